@@ -1,0 +1,21 @@
+package fp8
+
+import "errors"
+
+// Errors that callers test with errors.Is. Each is wrapped with the names,
+// shapes and values at fault.
+var (
+	// ErrShape marks a size, length, stride or row range that does not fit.
+	ErrShape = errors.New("fp8: wrong shape")
+	// ErrElem marks an element type that the operation does not take.
+	ErrElem = errors.New("fp8: wrong element type")
+	// ErrScale marks a scale that is NaN, Inf or negative (0 is allowed), and
+	// scales that are missing.
+	ErrScale = errors.New("fp8: bad scale")
+	// ErrStep marks a step along k inside which the scales change.
+	ErrStep = errors.New("fp8: bad step")
+	// ErrBusy is returned by Close while a product uses the packed weights.
+	ErrBusy = errors.New("fp8: busy")
+	// ErrClosed is returned by packed weights after Close.
+	ErrClosed = errors.New("fp8: closed")
+)

@@ -1,0 +1,21 @@
+package fp8
+
+// Scaled gives scales to a plain matrix, which New does for 8-bit codes only: the
+// vectors have weights that no 8-bit format holds.
+func Scaled(m Matrix, s Scales, blockRows, blockCols int) (Matrix, error) {
+	return m.scaledBy(s, blockRows, blockCols)
+}
+
+// MulQuantValues is MulQuantPanels for at most 32 rows of one matrix whose values
+// need not be those of codes: so are the vectors.
+func MulQuantValues(p *Packed, y, x, sx []float32, group, m int) {
+	var rows codeRows
+	clear(y)
+	for k0 := 0; k0 < p.k; k0 += pieceK {
+		k1 := min(k0+pieceK, p.k)
+		for i := range m {
+			copy(rows[i*pieceK:][:k1-k0], x[i*p.k+k0:])
+		}
+		p.addCodes(0, y, p.n, &rows, sx, ceilDiv(p.k, group), group, m, k0, k1, 0, p.n)
+	}
+}

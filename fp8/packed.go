@@ -1,0 +1,79 @@
+package fp8
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/lamina-ml/lamina/internal/mem"
+)
+
+// Packed are weights in the order in which products read them; see the package
+// comment. It may be used by many goroutines at once. A dropped Packed frees its
+// memory when it is collected; Close does so at once.
+type Packed struct {
+	elem    Elem
+	batch   int
+	n, k    int
+	panels  int // of 16 outputs in a matrix
+	scaling scaling
+	step    int // along k
+	groups  int // of scales along k
+	w       values
+	scales  []float32
+	block   *mem.Block // holds w and scales; frees itself when it is collected
+	bytes   int64
+	leases  atomic.Int64 // how many users; closed when below 0
+	tasks   freeList[task]
+	quants  freeList[quantTask]
+}
+
+const closed = -1
+
+// Batch is the number of matrices.
+func (p *Packed) Batch() int { return p.batch }
+
+// N is the number of rows of a matrix, the outputs of a product.
+func (p *Packed) N() int { return p.n }
+
+// K is the number of columns of a matrix, the length of the sums of a product.
+func (p *Packed) K() int { return p.k }
+
+// Bytes is the memory that the packed codes and scales hold, off the heap.
+func (p *Packed) Bytes() int64 { return p.bytes }
+
+// Scaled reports whether the weights have scales.
+func (p *Packed) Scaled() bool { return p.scaling != unscaled }
+
+// Acquire takes a lease: until its Release, Close returns ErrBusy. It returns
+// ErrClosed after Close. It does not allocate.
+func (p *Packed) Acquire() error {
+	for {
+		n := p.leases.Load()
+		if n == closed {
+			return fmt.Errorf("%w: packed weights [%d, %d, %d]", ErrClosed, p.batch, p.n, p.k)
+		}
+		if p.leases.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+// Release gives a lease back.
+func (p *Packed) Release() {
+	if p.leases.Add(-1) < 0 {
+		panic("fp8: Release without Acquire")
+	}
+}
+
+// Close frees the memory. A second call does nothing. It returns ErrBusy, and
+// frees nothing, while a product or a lease holds the weights.
+func (p *Packed) Close() error {
+	if !p.leases.CompareAndSwap(0, closed) {
+		if n := p.leases.Load(); n > 0 {
+			return fmt.Errorf("%w: packed weights [%d, %d, %d] are held %d times", ErrBusy, p.batch, p.n, p.k, n)
+		}
+		return nil
+	}
+	p.w, p.scales = values{}, nil
+	return p.block.Free()
+}

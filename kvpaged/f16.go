@@ -1,0 +1,12 @@
+package kvpaged
+
+import (
+	"github.com/lamina-ml/lamina/internal/mem"
+	"github.com/lamina-ml/lamina/simd"
+)
+
+// f16: a value is a binary16, nearest even, overflow to Inf.
+
+func encodeF16(dst []byte, row []float32) { simd.NarrowF16(mem.Cast[uint16](dst), row) }
+
+func widenF16(dst []float32, src []byte) { simd.WidenF16(dst, mem.Cast[uint16](src)) }

@@ -1,0 +1,126 @@
+package kvpaged
+
+import "fmt"
+
+// hole is the entry of a page table where no page is mapped.
+const hole = -1
+
+// maxPages bounds the pages of a pool, whose books take 20 bytes a page of the
+// heap, so that they cannot exceed a machine that holds the arena.
+const maxPages = 1 << 26
+
+// pool counts who holds which page. The lock of the cache guards it. Every
+// method costs what the pages it is given cost, whatever the size of the pool.
+type pool struct {
+	pages []page
+	free  []int32 // a stack
+	lent  bool    // pages belong to another allocator, none is ever free
+}
+
+type page struct {
+	refs    int   // entries of page tables that name it
+	at      int32 // place in free, hole if it is not there
+	dirty   bool  // may hold something else than zeros
+	writing bool  // a lease writes into it, or it is being zeroed
+}
+
+func newPool(n int, lent, dirty bool) pool {
+	p := pool{pages: make([]page, n), lent: lent}
+	for i := range p.pages {
+		p.pages[i] = page{at: hole, dirty: dirty}
+	}
+	if !lent {
+		p.free = make([]int32, 0, n)
+		for i := n - 1; i >= 0; i-- { // so that page 0 goes first
+			p.put(int32(i))
+		}
+	}
+	return p
+}
+
+func (p *pool) put(id int32) {
+	p.pages[id].at = int32(len(p.free))
+	p.free = append(p.free, id)
+}
+
+// cut takes a page out of the free stack, wherever it is.
+func (p *pool) cut(id int32) {
+	at := p.pages[id].at
+	last := int32(len(p.free) - 1)
+	moved := p.free[last]
+	p.free[at] = moved
+	p.pages[moved].at = at
+	p.free = p.free[:last]
+	p.pages[id].at = hole
+}
+
+// take appends n free pages to a table, or none and returns ErrFull. The pages
+// are marked as written until the caller has zeroed them.
+func (p *pool) take(table []int32, n int) ([]int32, error) {
+	if n > len(p.free) {
+		return table, fmt.Errorf("%w: %d more pages needed, %d of %d free", ErrFull, n, len(p.free), len(p.pages))
+	}
+	for range n {
+		id := p.free[len(p.free)-1]
+		p.cut(id)
+		p.pages[id].refs = 1
+		p.pages[id].writing = true
+		table = append(table, id)
+	}
+	return table, nil
+}
+
+// hold adds a reference to every page of a table. Whoever brings a page from
+// outside may have written into it.
+func (p *pool) hold(table []int32) {
+	for _, id := range table {
+		if id == hole {
+			continue
+		}
+		pg := &p.pages[id]
+		if pg.at != hole {
+			p.cut(id)
+		}
+		pg.refs++
+		pg.dirty = true
+	}
+}
+
+// drop is the opposite of hold; a page that nobody holds is free again.
+func (p *pool) drop(table []int32) {
+	for _, id := range table {
+		if id == hole {
+			continue
+		}
+		p.pages[id].refs--
+		if p.pages[id].refs == 0 && !p.lent {
+			p.put(id)
+		}
+	}
+}
+
+// alone tests that the pages of new tokens have one holder.
+func (p *pool) alone(table []int32) error {
+	for _, id := range table {
+		if n := p.pages[id].refs; n != 1 {
+			return fmt.Errorf("%w: page %d, where new tokens go, is held %d times", ErrShared, id, n)
+		}
+	}
+	return nil
+}
+
+// idle tests that nobody is writing into the pages of a table.
+func (p *pool) idle(table []int32) error {
+	for _, id := range table {
+		if id != hole && p.pages[id].writing {
+			return fmt.Errorf("%w: page %d is being written", ErrBusy, id)
+		}
+	}
+	return nil
+}
+
+func (p *pool) setWriting(table []int32, on bool) {
+	for _, id := range table {
+		p.pages[id].writing = on
+	}
+}

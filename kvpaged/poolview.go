@@ -1,0 +1,65 @@
+package kvpaged
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// PoolView is a lease of one layer of all pages of a cache, whoever holds them:
+// for index lists that name physical rows, page*PageTokens + slot. It is a value
+// without heap memory of its own; copies are the same lease, which is released
+// once.
+//
+// Nothing is locked: what a sequence writes meanwhile, or has not committed, is
+// read as it is. Lists must name committed rows, or new tokens whose writer has
+// ended. Several goroutines may use one PoolView.
+type PoolView struct {
+	cache *Cache
+	layer int
+	rows  int
+}
+
+// Lease leases a layer of all pages for reading. ErrRange if there is no such
+// layer. While it is out Close returns ErrBusy.
+func (c *Cache) Lease(layer int) (PoolView, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return PoolView{}, errCacheClosed()
+	}
+	if err := c.checkLayer(layer); err != nil {
+		return PoolView{}, err
+	}
+	c.uses++
+	return PoolView{c, layer, c.cfg.Pages * c.cfg.PageTokens}, nil
+}
+
+// Release ends the lease. The PoolView is empty then; releasing it again does
+// nothing.
+func (v *PoolView) Release() {
+	c := v.cache
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.uses--
+	*v = PoolView{}
+}
+
+// Rows returns the number of physical rows of the layer, Pages*PageTokens.
+func (v *PoolView) Rows() int { return v.rows }
+
+// Gather reads rows as float32: physical row rows[i] goes to dst[i*ld:] and is
+// Width values long, ld >= Width. Every index must be in [0, Rows()).
+func (v *PoolView) Gather(dst []float32, ld int, rows []int32) {
+	c := v.cache
+	w, page := c.cfg.Width, c.cfg.PageTokens
+	for i, r := range rows {
+		if r < 0 || int(r) >= v.rows {
+			panic(fmt.Sprintf("kvpaged: physical row %d of %d", r, v.rows))
+		}
+		c.widen(dst[i*ld:i*ld+w], int32(int(r)/page), v.layer, int(r)%page)
+	}
+	runtime.KeepAlive(c)
+}

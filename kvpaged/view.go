@@ -1,0 +1,210 @@
+package kvpaged
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// View is a lease of one layer of a sequence: the rows that were committed when
+// it was taken and, for the writer, those of the new tokens after them. It is a
+// value without heap memory of its own. Copies are the same lease, which is
+// released once; after Release nothing that came out of the View may be touched.
+//
+// The methods are for kernels: several goroutines may use one View, as long as
+// none reads a row that another writes, and arguments that are out of range
+// panic.
+type View struct {
+	seq    *Seq
+	table  []int32
+	layer  int
+	length int // committed
+	end    int // length and new tokens
+}
+
+// Lease takes a lease of a layer. With newTokens > 0 it is that of the one
+// writer, whose new tokens take the first reserved slots: ErrBusy if there is a
+// writer already, ErrRange if fewer slots are reserved, ErrShared if a page of
+// these slots has other holders. With newTokens = 0 it is that of a reader.
+//
+// While it is out, Free and Truncate of the sequence and Close of the cache
+// return ErrBusy, and so does Commit while the lease is the writer's.
+func (s *Seq) Lease(layer, newTokens int) (View, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease(layer, newTokens)
+}
+
+// lease is Lease with the sequence locked.
+func (s *Seq) lease(layer, newTokens int) (View, error) {
+	if s.freed {
+		return View{}, fmt.Errorf("%w: the sequence is freed", ErrClosed)
+	}
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return View{}, errCacheClosed()
+	}
+	if err := c.checkLayer(layer); err != nil {
+		return View{}, err
+	}
+	if newTokens < 0 || newTokens > s.reserved {
+		return View{}, fmt.Errorf("%w: %d new tokens, %d slots are reserved", ErrRange, newTokens, s.reserved)
+	}
+	if newTokens == 0 {
+		s.readers++
+	} else {
+		if s.writer {
+			return View{}, fmt.Errorf("%w: the sequence is being written", ErrBusy)
+		}
+		pages := s.newPages(newTokens)
+		if err := c.pool.alone(pages); err != nil {
+			return View{}, err
+		}
+		c.pool.setWriting(pages, true)
+		s.writer = true
+	}
+	c.uses++
+	return View{s, s.table, layer, s.length, s.length + newTokens}, nil
+}
+
+// Release ends the lease. The View is empty then; releasing it again does
+// nothing.
+func (v *View) Release() {
+	s := v.seq
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if n := v.end - v.length; n > 0 {
+		s.c.pool.setWriting(s.newPages(n), false)
+		s.writer = false
+	} else {
+		s.readers--
+	}
+	s.c.uses--
+	*v = View{}
+}
+
+// Len returns the number of committed tokens when the lease was taken.
+func (v *View) Len() int { return v.length }
+
+// Mapped reports whether a position is within the lease and in a page that is
+// mapped.
+func (v *View) Mapped(pos int) bool {
+	return pos >= 0 && pos < v.end && v.table[pos/v.seq.c.cfg.PageTokens] != hole
+}
+
+// firstHole returns the first of n positions that is not mapped, -1 if all are.
+func (v *View) firstHole(pos, n int) int {
+	page := v.seq.c.cfg.PageTokens
+	for end := pos + n; pos < end; pos += page - pos%page {
+		if !v.Mapped(pos) {
+			return pos
+		}
+		if page-pos%page > end-pos { // the sum could overflow
+			break
+		}
+	}
+	return -1
+}
+
+// place returns the page and slot of a position.
+func (v *View) place(pos int) (page int32, slot int) {
+	if !v.Mapped(pos) {
+		panic(fmt.Sprintf("kvpaged: position %d is not mapped or not among the %d of the lease", pos, v.end))
+	}
+	tokens := v.seq.c.cfg.PageTokens
+	return v.table[pos/tokens], pos % tokens
+}
+
+// run is place with the number of tokens from pos to the end of its page, or of
+// the lease.
+func (v *View) run(pos int) (page int32, slot, n int) {
+	page, slot = v.place(pos)
+	return page, slot, min(v.seq.c.cfg.PageTokens-slot, v.end-pos)
+}
+
+// Run returns the stored rows from pos to the end of its page, or of the lease,
+// without copying, and their number n: len(rows)/n bytes each. In a format with a
+// second plane these are the bytes of the first, and Scales has the others.
+func (v *View) Run(pos int) (rows []byte, n int) {
+	page, slot, n := v.run(pos)
+	return v.seq.c.rowsAt(page, v.layer, slot, n), n
+}
+
+// Scales returns the bytes in the second plane of the rows that Run returns,
+// without copying; they are empty if the format has one plane.
+func (v *View) Scales(pos int) []byte {
+	page, slot, n := v.run(pos)
+	return v.seq.c.scalesAt(page, v.layer, slot, n)
+}
+
+// Row returns the stored row of a position without copying, the first of Run.
+func (v *View) Row(pos int) []byte {
+	page, slot := v.place(pos)
+	return v.seq.c.rowsAt(page, v.layer, slot, 1)
+}
+
+// Widen reads n rows from pos as float32: row i goes to dst[i*ld:] and is Width
+// values long, ld >= Width. Every position must be mapped.
+func (v *View) Widen(dst []float32, ld, pos, n int) {
+	c := v.seq.c
+	w := c.cfg.Width
+	for n > 0 {
+		page, slot, rows := v.run(pos)
+		rows = min(rows, n)
+		if ld == w && formats[c.cfg.Format].elem != 0 && c.geo.scales.token == 0 {
+			c.widenRun(dst[:rows*w], c.rowsAt(page, v.layer, slot, rows))
+		} else {
+			for i := range rows {
+				c.widen(dst[i*ld:i*ld+w], page, v.layer, slot+i)
+			}
+		}
+		pos += rows
+		n -= rows
+		dst = dst[min(rows*ld, len(dst)):]
+	}
+	runtime.KeepAlive(c)
+}
+
+// Gather reads the rows of positions as float32: that of positions[i] goes to
+// dst[i*ld:] and is Width values long, ld >= Width. Every position must be mapped.
+func (v *View) Gather(dst []float32, ld int, positions []int32) {
+	c := v.seq.c
+	w := c.cfg.Width
+	for i, pos := range positions {
+		page, slot := v.place(int(pos))
+		c.widen(dst[i*ld:i*ld+w], page, v.layer, slot)
+	}
+	runtime.KeepAlive(c)
+}
+
+// piece is how many values one call of a conversion kernel takes: a call cannot
+// be interrupted, so it must be short.
+const piece = 1 << 14
+
+// widenRun reads rows without scales that lie one after the other.
+func (c *Cache) widenRun(dst []float32, src []byte) {
+	elem := formats[c.cfg.Format].elem
+	for len(dst) > piece {
+		c.cfg.Format.widen(dst[:piece], src[:piece*elem], nil, &c.cfg)
+		dst, src = dst[piece:], src[piece*elem:]
+	}
+	c.cfg.Format.widen(dst, src, nil, &c.cfg)
+}
+
+// Write stores one row, float32 [Width], at the position of a new token, rounded
+// as the format says.
+func (v *View) Write(pos int, row []float32) {
+	c := v.seq.c
+	if pos < v.length || len(row) != c.cfg.Width {
+		panic(fmt.Sprintf("kvpaged: write of %d values at %d, want %d at a position from %d", len(row), pos, c.cfg.Width, v.length))
+	}
+	page, slot := v.place(pos)
+	c.cfg.Format.encode(c.rowsAt(page, v.layer, slot, 1), c.scalesAt(page, v.layer, slot, 1), row, &c.cfg)
+	runtime.KeepAlive(c)
+}

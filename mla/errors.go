@@ -1,0 +1,35 @@
+package mla
+
+import (
+	"errors"
+
+	"github.com/lamina-ml/lamina/internal/workpool"
+)
+
+// Errors that callers test with errors.Is. Each is wrapped with the names,
+// shapes and values at fault.
+var (
+	// ErrConfig marks a Config or Limits that describes no layer or plan.
+	ErrConfig = errors.New("mla: bad configuration")
+	// ErrWeights marks weights that do not fit the Config.
+	ErrWeights = errors.New("mla: bad weights")
+	// ErrShape marks an argument of the wrong length or type.
+	ErrShape = errors.New("mla: wrong shape")
+	// ErrLimit marks a batch larger than the Limits of its Plan.
+	ErrLimit = errors.New("mla: beyond the limits of the plan")
+	// ErrUnmapped marks a visible position whose page is not mapped.
+	ErrUnmapped = errors.New("mla: page is not mapped")
+	// ErrBusy is returned when a Plan is entered twice at once, or closed while
+	// a Forward runs.
+	ErrBusy = errors.New("mla: busy")
+	// ErrPanic wraps a panic of a worker: a broken promise inside the library.
+	ErrPanic = workpool.ErrPanic
+	// ErrPoolBusy is returned by Pool.Close while a call uses the pool.
+	ErrPoolBusy = workpool.ErrBusy
+	// ErrClosed is returned by a closed Layer or Plan, or on a closed Pool.
+	ErrClosed = errors.New("mla: closed")
+
+	// errAborted ends the units that wait for one that failed; the pool returns
+	// the error of the one that failed.
+	errAborted = errors.New("mla: another unit of the call failed")
+)

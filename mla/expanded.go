@@ -1,0 +1,254 @@
+package mla
+
+import (
+	"context"
+
+	"github.com/lamina-ml/lamina/simd"
+)
+
+// expanded is the state of the expanded form. It takes one sequence at a time,
+// a group of heads at a time, and its keys in chunks of at most Limits.Buffer:
+//
+//	expand  K and V of the chunk's keys for every head of the group
+//	attend  (head, block of query tokens) over the whole tiles that are ready
+//
+// Running (M, L, O) and the open partition's (m, l, o) of every (head, token)
+// are carried from chunk to chunk, and so are the rows of an unfinished tile:
+// where the chunks end is in no bit of the result.
+type expanded struct {
+	groupHeads int // most heads of a group
+	rowsCap    int // expanded rows a head holds: Buffer + an unfinished tile
+
+	k, v []float32 // [group head][rowsCap][N+P], [group head][rowsCap][V]
+
+	bigM, bigL, m, l []float32 // [group head][Tokens]
+	bigO, o          []float32 // [group head][Tokens][V]
+	part             []int32   // [group head][query block]: the open partition, -1 none
+
+	// the sequence, group and chunk in hand
+	seq        int
+	seg        segment
+	head0      int
+	heads      int
+	base       int // key of the buffer's first row, a multiple of tileKeys
+	from, to   int // keys to expand
+	ready      int // keys [base, ready) are whole tiles, or all there are
+	last       bool
+	headPieces int // pieces into which the group is cut for expansion
+}
+
+func (e *expanded) size(p *Plan) {
+	c := p.cfg
+	d := c.Nope + c.Rope
+	e.rowsCap = p.lim.Buffer + tileKeys - 1
+	perHead := e.rowsCap*(d+c.V) + p.lim.Tokens*(2*c.V+4)
+	e.groupHeads = min(max(expandFloats/perHead, 1), c.Heads)
+	if w := min(len(p.scratch), c.Heads); e.groupHeads < w {
+		e.groupHeads = w // one head a worker at least
+	}
+	e.part = make([]int32, e.groupHeads*queryBlocks(p.lim.Tokens))
+}
+
+func queryBlocks(tokens int) int { return (tokens + queryRows - 1) / queryRows }
+
+func (e *expanded) cut(p *Plan, c *cutter) {
+	if e.groupHeads == 0 {
+		return // the core alone
+	}
+	g, t := e.groupHeads, p.lim.Tokens
+	e.k = c.cut(g * e.rowsCap * (p.cfg.Nope + p.cfg.Rope))
+	e.v = c.cut(g * e.rowsCap * p.cfg.V)
+	for _, f := range []*[]float32{&e.bigM, &e.bigL, &e.m, &e.l} {
+		*f = c.cut(g * t)
+	}
+	e.bigO = c.cut(g * t * p.cfg.V)
+	e.o = c.cut(g * t * p.cfg.V)
+}
+
+// runExpanded computes every sequence whose form is expanded.
+func (p *Plan) runExpanded(ctx context.Context) error {
+	e := &p.exp
+	for seq := range p.call.nseq {
+		n := p.newTokens(seq)
+		if p.forms[seq] != FormExpanded || n == 0 {
+			continue
+		}
+		first := p.firstPosition(seq)
+		e.seq = seq
+		e.seg = segment{seq: seq, tok0: int(p.call.Offsets[seq]), n: n, pos0: first, keys: first + n}
+		for e.head0 = 0; e.head0 < p.cfg.Heads; e.head0 += e.heads {
+			e.heads = min(e.groupHeads, p.cfg.Heads-e.head0)
+			if err := p.runGroup(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// runGroup walks the keys of the sequence for one group of heads.
+func (p *Plan) runGroup(ctx context.Context) error {
+	e := &p.exp
+	lo, hi := p.visibleTo(&e.seg, 0, e.seg.n-1)
+	fill(e.bigM[:e.heads*e.seg.n], negInf)
+	for i := range e.part {
+		e.part[i] = -1
+	}
+	e.base = lo / tileKeys * tileKeys
+	for e.from = lo; ; e.from = e.to {
+		e.to = min(e.from+p.lim.Buffer, hi)
+		e.last = e.to == hi
+		e.ready = e.to
+		if !e.last {
+			e.ready = e.to / tileKeys * tileKeys
+		}
+		e.headPieces = p.cuts(e.tiles(), e.heads)
+		if err := p.pool.Run(ctx, e.tiles()*e.headPieces, (*expandStage)(p)); err != nil {
+			return err
+		}
+		if e.ready > e.base || e.last {
+			if err := p.pool.Run(ctx, e.heads*queryBlocks(e.seg.n), (*expandedStage)(p)); err != nil {
+				return err
+			}
+		}
+		if e.last {
+			return nil
+		}
+		e.carry(p)
+	}
+}
+
+// tiles is how many tiles the keys to expand touch.
+func (e *expanded) tiles() int { return (e.to-1)/tileKeys - e.from/tileKeys + 1 }
+
+// carry moves the rows of the unfinished tile to the front of the buffer.
+func (e *expanded) carry(p *Plan) {
+	d := p.cfg.Nope + p.cfg.Rope
+	done, rows := e.ready-e.base, e.to-e.ready
+	if done > 0 {
+		for h := range e.heads {
+			k, v := e.k[h*e.rowsCap*d:], e.v[h*e.rowsCap*p.cfg.V:]
+			copy(k[:rows*d], k[done*d:])
+			copy(v[:rows*p.cfg.V], v[done*p.cfg.V:])
+		}
+	}
+	e.base = e.ready
+}
+
+// expandStage expands the keys of one tile for a piece of the group's heads:
+// item = tile*headPieces + piece.
+type expandStage Plan
+
+func (q *expandStage) Do(worker, item int) error {
+	p := (*Plan)(q)
+	e, c, s := &p.exp, &p.cfg, &p.scratch[worker]
+	width, d := c.Width(), c.Nope+c.Rope
+	piece := item % e.headPieces
+	t0 := (e.from/tileKeys + item/e.headPieces) * tileKeys
+	k0, k1 := max(t0, e.from), min(t0+tileKeys, e.to)
+	rows, at := k1-k0, k0-e.base
+	p.views[e.seq].Widen(s.tile, width, k0, rows)
+	p.activate(&s.act, s.tile, width, rows, c.Latent, c.ActBlockLatent)
+	for g := piece * e.heads / e.headPieces; g < (piece+1)*e.heads/e.headPieces; g++ {
+		k := e.k[(g*e.rowsCap+at)*d:]
+		v := e.v[(g*e.rowsCap+at)*c.V:]
+		p.mul(p.layer.w.k, e.head0+g, k, d, s.tile, width, &s.act, rows, 0, c.Nope)
+		p.mul(p.layer.w.uv, e.head0+g, v, c.V, s.tile, width, &s.act, rows, 0, c.V)
+		for i := range rows {
+			copy(k[i*d+c.Nope:(i+1)*d], s.tile[i*width+c.Latent:(i+1)*width])
+		}
+	}
+	return nil
+}
+
+// expandedStage attends with one block of query tokens of one head:
+// item = group head*blocks + block.
+type expandedStage Plan
+
+func (q *expandedStage) Do(worker, item int) error {
+	p := (*Plan)(q)
+	e, c, s := &p.exp, &p.cfg, &p.scratch[worker]
+	d := c.Nope + c.Rope
+	blocks := queryBlocks(e.seg.n)
+	g, first := item/blocks, item%blocks*queryRows
+	rows := min(queryRows, e.seg.n-first)
+	lds := roundUp(rows, simd.Lanes)
+	at := g*e.seg.n + first // row of the state
+	m, l, o := e.m[at:at+rows], e.l[at:at+rows], e.o[at*c.V:(at+rows)*c.V]
+
+	for j := range rows {
+		lo, hi := c.Mask.visible(e.seg.pos0+first+j, e.seg.keys)
+		s.rowLo[j], s.rowHi[j] = int32(lo), int32(hi)
+	}
+	lo, hi := union(s.rowLo[:rows], s.rowHi[:rows])
+	packed := false
+	for t0 := max(e.base, lo/tileKeys*tileKeys); t0 < min(e.ready, hi); t0 += tileKeys {
+		if !packed {
+			p.packQueries(s, e.head0+g, e.seg.tok0+first, rows)
+			packed = true
+		}
+		k0, k1 := max(t0, lo), min(t0+tileKeys, hi, e.ready)
+		keys, row := k1-k0, g*e.rowsCap+k0-e.base
+		if part := int32(t0 / partitionKeys); part != e.part[item] {
+			e.foldPartition(c, item, at, rows)
+			e.part[item] = part
+			fill(m, negInf)
+			clear(l)
+			clear(o)
+		}
+		scores(s.st, lds, e.k[row*d:], d, s.q, keys, rows, d)
+		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, keys)
+		simd.SoftmaxTile(s.st, lds, keys, rows, s.lo[:rows], s.hi[:rows], c.Scale, m, l, s.alpha[:rows])
+		simd.ValueTile(o, c.V, s.st, lds, e.v[row*c.V:], c.V, s.alpha[:rows], keys, rows, c.V)
+	}
+	if e.last {
+		e.foldPartition(c, item, at, rows)
+		p.finishQueries(s, e.head0+g, e.seg.tok0+first, at, rows)
+	}
+	return nil
+}
+
+// foldPartition folds the open partition of a query block, if there is one.
+func (e *expanded) foldPartition(c *Config, item, at, rows int) {
+	if e.part[item] < 0 {
+		return
+	}
+	simd.FoldRows(e.bigO[at*c.V:], c.V, e.bigM[at:], e.bigL[at:], e.o[at*c.V:], c.V, e.m[at:], e.l[at:], rows, c.V)
+}
+
+// packQueries ropes and packs the queries of rows tokens of one head, from
+// batch token tok on, into panels of lanes.
+func (p *Plan) packQueries(s *scratch, head, tok, rows int) {
+	c := &p.cfg
+	d := c.Nope + c.Rope
+	for i := range rows {
+		x := s.qrow[i*d : (i+1)*d]
+		p.call.q.Widen(x, ((tok+i)*c.Heads+head)*d, d)
+		if c.Rope > 0 {
+			p.rotateAt(s, x[c.Nope:], tok+i)
+		}
+	}
+	simd.PackRows(s.q, d*simd.Lanes, s.qrow, d, rows, d)
+}
+
+// finishQueries divides the rows of a query block and writes them out.
+func (p *Plan) finishQueries(s *scratch, head, tok, at, rows int) {
+	e, c := &p.exp, &p.cfg
+	var sink []float32
+	if p.call.Sink != nil {
+		sink = s.sink[:rows]
+		fill(sink, p.call.Sink[head])
+	}
+	lse, top := s.lse[:rows], s.top[:rows]
+	simd.FinishRows(s.fin, c.V, e.bigO[at*c.V:], c.V, e.bigM[at:], e.bigL[at:], sink, lse, top, rows, c.V)
+	for i := range rows {
+		row := (tok+i)*c.Heads + head
+		p.call.out.Narrow(row*c.V, s.fin[i*c.V:(i+1)*c.V])
+		if p.call.LSE != nil {
+			p.call.LSE[row] = lse[i]
+		}
+		if p.call.MaxLogit != nil {
+			p.call.MaxLogit[row] = top[i]
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package mla
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+
+	"github.com/lamina-ml/lamina/fp8"
+	"github.com/lamina-ml/lamina/simd"
+)
+
+// Layer is one attention layer: its configuration and its packed weights. It
+// is immutable and shared by goroutines; each needs a Plan of its own.
+type Layer struct {
+	cfg       Config
+	w         *packed
+	gamma     []float32 // [R], widened
+	gammaType rounding  // what NormAsGamma rounds to
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// New checks cfg, packs the weights (a copy, off the garbage-collected heap)
+// and returns the layer. Errors: ErrConfig, ErrWeights, and what LAMINA_SIMD
+// was asked for and this machine has not. A weight scale that is NaN, Inf or
+// negative is an error; NaN codes are not, they propagate.
+func New(cfg Config, w Weights) (*Layer, error) {
+	if err := simd.Err(); err != nil {
+		return nil, err
+	}
+	cfg, err := cfg.checked()
+	if err != nil {
+		return nil, err
+	}
+	l := &Layer{cfg: cfg}
+	if w.Gamma.Len() != cfg.Latent {
+		return nil, fmt.Errorf("%w: Gamma has %d values, want R = %d", ErrWeights, w.Gamma.Len(), cfg.Latent)
+	}
+	switch w.Gamma.Kind() {
+	case fp8.ElemBF16:
+		l.gammaType = roundBF16
+	case fp8.ElemF16:
+		l.gammaType = roundF16
+	}
+	l.gamma = make([]float32, cfg.Latent)
+	w.Gamma.Widen(l.gamma, 0, cfg.Latent)
+	if l.w, err = w.pack(cfg); err != nil {
+		return nil, err
+	}
+	if err := l.readyActQuant(); err != nil {
+		l.w.close()
+		return nil, err
+	}
+	// A net for a caller who drops the layer: its memory is off the heap.
+	runtime.AddCleanup(l, func(p *packed) { p.close() }, l.w)
+	return l, nil
+}
+
+// readyActQuant fills in the groups of ActDynamic from the weights' blocks.
+func (l *Layer) readyActQuant() error {
+	c, w := &l.cfg, l.w
+	if c.ActQuant == ActNone {
+		return nil
+	}
+	if !w.scaled {
+		return fmt.Errorf("%w: ActDynamic wants weights with scales, and these have none", ErrWeights)
+	}
+	if c.ActBlockQ == 0 {
+		if w.nBlock < 32 {
+			return fmt.Errorf("%w: ActBlockQ must be set, since the n block is %d, below 32", ErrConfig, w.nBlock)
+		}
+		c.ActBlockQ = gcd(w.nBlock, gcd(c.Nope, c.V))
+	}
+	if c.ActBlockLatent == 0 {
+		c.ActBlockLatent = w.kBlock
+	}
+	c.ActBlockQ, c.ActBlockLatent = min(c.ActBlockQ, c.Nope), min(c.ActBlockLatent, c.Latent)
+	return nil
+}
+
+// Config returns the checked configuration, defaults filled in.
+func (l *Layer) Config() Config { return l.cfg }
+
+// Bytes is the memory that the packed weights hold.
+func (l *Layer) Bytes() int64 { return l.w.bytes() }
+
+// Form is what FormAuto means for a sequence with newTokens new tokens and keys
+// keys, the new ones included, under FormRule PerSequence (arithmetic.md): the
+// cheaper form by an integer rule that is the same on every machine.
+func (l *Layer) Form(newTokens, keys int) Form { return l.cfg.form(newTokens, keys) }
+
+// Close frees the packed weights. It is idempotent, and returns ErrBusy while a
+// Forward uses them; plans of a closed layer return ErrClosed.
+func (l *Layer) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	// uk is leased first and given back last: once it is closed, no Forward holds
+	// the others and none can come.
+	if err := l.w.uk.Close(); err != nil {
+		return fmt.Errorf("%w: a Forward uses the layer: %w", ErrBusy, err)
+	}
+	l.closed = true
+	return l.w.close()
+}
+
+// enter leases the weights for one Forward.
+func (l *Layer) enter() error {
+	if err := l.w.acquire(); err != nil {
+		return fmt.Errorf("%w: the layer is closed: %w", ErrClosed, err)
+	}
+	return nil
+}
+
+// negInf is the maximum over no keys.
+var negInf = float32(math.Inf(-1))

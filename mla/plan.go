@@ -1,0 +1,290 @@
+package mla
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/lamina-ml/lamina/internal/mem"
+	"github.com/lamina-ml/lamina/kvpaged"
+	"github.com/lamina-ml/lamina/simd"
+)
+
+// The places of the arithmetic (arithmetic.md): in the bits of every result.
+const (
+	partitionKeys = 512 // keys [512p, 512p+512) end in one (m, l, o)
+	tileKeys      = 64  // keys whose scores are normalised together
+	pieceK        = 256 // terms of a dot product summed from zero at a time
+)
+
+// Blocking: sizes of work, in no bit of any result.
+const (
+	maxBlockRows  = 128      // (token, head) rows that share one widened tile, absorbed
+	minBlockRows  = 32       // what maxBlockRows shrinks to when workers would idle
+	queryRows     = 64       // query tokens of one head that share expanded keys
+	gatherTokens  = 16       // tokens of one product with per-head weights
+	storeTokens   = 8        // tokens normed, roped and stored by one item
+	maxWave       = 1 << 14  // tokens of a wave
+	waveFloats    = 16 << 20 // packed queries and latent outputs of a wave, in float32s
+	expandFloats  = 8 << 20  // expanded keys and values in flight, in float32s
+	itemsAWorker  = 4        // items that a stage cuts for each worker
+	defaultBuffer = 512      // Limits.Buffer of 0
+)
+
+// Limits bound the batches that a Plan accepts and size its workspace.
+type Limits struct {
+	Tokens  int // new tokens of a batch, at least 1
+	Seqs    int // sequences of a batch, at least 1
+	Context int // keys of one sequence, its new tokens included, at least 1
+	// Buffer is how many key rows the expanded form holds expanded at a time;
+	// 0 means 512. Any size gives the same bits; a prompt may be longer.
+	Buffer int
+}
+
+// Bounds of Limits; the books of a plan, on the heap, stay small beside its
+// workspace.
+const (
+	maxTokens  = 1 << 22
+	maxSeqs    = 1 << 20
+	maxContext = 1 << 30
+)
+
+func (l Limits) checked() (Limits, error) {
+	if l.Buffer == 0 {
+		l.Buffer = defaultBuffer
+	}
+	for _, s := range []struct {
+		name    string
+		v, most int
+	}{{"Tokens", l.Tokens, maxTokens}, {"Seqs", l.Seqs, maxSeqs}, {"Context", l.Context, maxContext}, {"Buffer", l.Buffer, maxContext}} {
+		if s.v < 1 || s.v > s.most {
+			return l, fmt.Errorf("%w: Limits.%s is %d, want 1 to %d", ErrConfig, s.name, s.v, s.most)
+		}
+	}
+	l.Buffer = min(l.Buffer, l.Context)
+	return l, nil
+}
+
+// Plan owns the workspace of one Forward at a time. Many plans may share a
+// Layer, a Pool and a cache.
+type Plan struct {
+	layer *Layer
+	cfg   Config
+	lim   Limits
+	pool  *Pool
+	mem   *mem.Block
+	state atomic.Int32 // planIdle, planBusy, planClosed
+
+	scratch []scratch      // one per worker
+	views   []kvpaged.View // one per sequence, leased while Forward runs
+	forms   []Form         // resolved, per sequence
+	tokSeq  []int32        // sequence of each new token
+	offsets []uint32       // [Seqs+1] of calls that have none
+
+	call call
+	abs  absorbed
+	exp  expanded
+}
+
+const (
+	planIdle = iota
+	planBusy
+	planClosed
+)
+
+// call is the arguments of one call, checked.
+type call struct {
+	ctx        context.Context
+	out, q, kv Rows
+	Batch
+	nseq   int     // sequences
+	tokens int     // new tokens, or queries
+	kind   kind    // what is computed
+	lists  [2]list // of a sparse call: of the cache and of the second one
+	sparse bool
+	fold   bool // the tokens of a sequence share their lists
+	byHead bool // LSE and MaxLogit are [b, h, s_q] instead of [T, H]
+
+	// of a coreSparse call
+	core    *Core
+	args    SparseDecodeArgs
+	dense   Rows // its rows where there is no cache
+	ignored *int64
+	round   rounding
+}
+
+// kind is what a call computes.
+type kind uint8
+
+const (
+	wholeLayer kind = iota // Forward
+	coreDense              // attention alone, over committed rows of sequences
+	coreSparse             // attention alone, over index lists
+)
+
+// coreOnly says that queries come absorbed and outputs leave latent.
+func (c *call) coreOnly() bool { return c.kind != wholeLayer }
+
+// rounding is what RMSNorm rounds to.
+type rounding uint8
+
+const (
+	roundNone rounding = iota
+	roundBF16
+	roundF16
+)
+
+// scratch is what one worker needs, cut from the plan's workspace.
+type scratch struct {
+	row   []float32 // [C] one cache row
+	freqs []float32 // [P]
+	tile  []float32 // [tileKeys][C] widened cache rows
+	st    []float32 // [tileKeys][rows] scores, then probabilities
+	xs    []float32 // [gatherTokens][N] gathered activations
+	ys    []float32 // [gatherTokens][max(R,V)] products
+	q     []float32 // [queryRows/Lanes][N+P][Lanes] packed queries of one head
+	qrow  []float32 // [queryRows][N+P] the same before packing
+	fin   []float32 // [queryRows][V] finished outputs of one head
+
+	alpha, lse, top, sink []float32 // per row
+	lo, hi, rowLo, rowHi  []int32   // visible keys per row: in the tile, in the sequence
+	act                   quantised // under ActDynamic, at most tileKeys rows
+	picked                []int32   // [tileKeys] rows that a list selects
+}
+
+// rowsCap is the most rows a worker handles at once, in either form.
+const rowsCap = max(maxBlockRows, queryRows)
+
+// cutter hands out consecutive 64-byte aligned slices of float32; with no
+// memory it only counts, so that one function both sizes and cuts a workspace.
+type cutter struct {
+	left []float32
+	need int
+}
+
+func (c *cutter) cut(n int) []float32 {
+	padded := roundUp(n, 16)
+	c.need += padded
+	if c.left == nil {
+		return nil
+	}
+	out := c.left[:n:n]
+	c.left = c.left[padded:]
+	return out
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+// Plan sizes and allocates the workspace for batches within lim, to be run on
+// pool (nil: inline, on the caller's goroutine). Errors: ErrConfig, ErrClosed,
+// and the system's when there is no memory.
+func (l *Layer) Plan(lim Limits, pool *Pool) (*Plan, error) {
+	if err := simd.Err(); err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.w.release()
+	return newPlan(l.cfg, l, lim, pool)
+}
+
+// newPlan makes a plan for a layer, or with none for the core alone.
+func newPlan(cfg Config, l *Layer, lim Limits, pool *Pool) (*Plan, error) {
+	lim, err := lim.checked()
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{layer: l, cfg: cfg, lim: lim, pool: pool}
+	p.scratch = make([]scratch, pool.Workers())
+	p.views = make([]kvpaged.View, lim.Seqs)
+	p.forms = make([]Form, lim.Seqs)
+	p.tokSeq = make([]int32, lim.Tokens)
+	p.offsets = make([]uint32, lim.Seqs+1)
+	p.abs.size(p)
+	if l != nil {
+		p.exp.size(p)
+	}
+
+	var c cutter
+	p.cut(&c)
+	if c.need > math.MaxInt/4 {
+		return nil, fmt.Errorf("%w: the workspace would be %d floats", ErrConfig, c.need)
+	}
+	if p.mem, err = mem.Alloc(c.need * 4); err != nil {
+		return nil, fmt.Errorf("mla: a workspace of %d bytes: %w", c.need*4, err)
+	}
+	// A net for a caller who drops the plan: its workspace is off the heap.
+	runtime.AddCleanup(p, func(b *mem.Block) { b.Free() }, p.mem)
+	c = cutter{left: mem.Cast[float32](p.mem.Bytes())}
+	p.cut(&c)
+	return p, nil
+}
+
+// cut lays out the workspace.
+func (p *Plan) cut(c *cutter) {
+	cfg := p.cfg
+	d := cfg.Nope + cfg.Rope
+	for i := range p.scratch {
+		s := &p.scratch[i]
+		s.row = c.cut(cfg.Width())
+		s.freqs = c.cut(cfg.Rope)
+		s.tile = c.cut(tileKeys * cfg.Width())
+		s.st = c.cut(tileKeys * rowsCap)
+		s.xs = c.cut(gatherTokens * cfg.Nope)
+		s.ys = c.cut(gatherTokens * max(cfg.Latent, cfg.V))
+		s.q = c.cut(queryRows * d)
+		s.qrow = c.cut(queryRows * d)
+		s.fin = c.cut(queryRows * cfg.V)
+		for _, f := range []*[]float32{&s.alpha, &s.lse, &s.top, &s.sink} {
+			*f = c.cut(rowsCap)
+		}
+		if c.left == nil {
+			continue
+		}
+		for _, f := range []*[]int32{&s.lo, &s.hi, &s.rowLo, &s.rowHi} {
+			*f = make([]int32, rowsCap)
+		}
+		s.picked = make([]int32, tileKeys)
+		if cfg.ActQuant == ActDynamic {
+			k := max(cfg.Nope, cfg.Latent)
+			s.act.codes = make([]byte, tileKeys*k)
+			s.act.scales = make([]float32, tileKeys*k) // groups of 1 at worst
+		}
+	}
+	p.abs.cut(p, c)
+	p.exp.cut(p, c)
+}
+
+// Bytes is the memory that the plan's workspace holds.
+func (p *Plan) Bytes() int64 { return int64(len(p.mem.Bytes())) }
+
+// Limits returns the checked limits, defaults filled in.
+func (p *Plan) Limits() Limits { return p.lim }
+
+// Close frees the workspace. It is idempotent, and returns ErrBusy while a
+// Forward runs; afterwards Forward returns ErrClosed.
+func (p *Plan) Close() error {
+	if !p.state.CompareAndSwap(planIdle, planClosed) {
+		if p.state.Load() == planClosed {
+			return nil
+		}
+		return fmt.Errorf("%w: a Forward runs on this plan", ErrBusy)
+	}
+	return p.mem.Free()
+}
+
+// enter claims the plan for one Forward.
+func (p *Plan) enter() error {
+	if p.state.CompareAndSwap(planIdle, planBusy) {
+		return nil
+	}
+	if p.state.Load() == planClosed {
+		return fmt.Errorf("%w: the plan is closed", ErrClosed)
+	}
+	return fmt.Errorf("%w: another Forward runs on this plan", ErrBusy)
+}
+
+func (p *Plan) leave() { p.state.Store(planIdle) }

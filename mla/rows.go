@@ -1,0 +1,26 @@
+package mla
+
+import (
+	"github.com/lamina-ml/lamina/fp8"
+	"github.com/lamina-ml/lamina/internal/workpool"
+)
+
+// Rows is a slice of float32, bf16 or f16 elements, so that no method needs a
+// type parameter and no call boxes its arguments.
+type Rows = fp8.Rows
+
+// RowsF32 wraps float32 elements; the slice is not copied.
+func RowsF32(x []float32) Rows { return fp8.RowsF32(x) }
+
+// RowsBF16 wraps the bits of bf16 elements; the slice is not copied.
+func RowsBF16[T ~uint16](x []T) Rows { return fp8.RowsBF16(x) }
+
+// RowsF16 wraps the bits of binary16 elements; the slice is not copied.
+func RowsF16[T ~uint16](x []T) Rows { return fp8.RowsF16(x) }
+
+// Pool is a set of worker goroutines. Any number of plans may share one.
+type Pool = workpool.Pool
+
+// NewPool starts a pool of n workers, the caller of a Run being one of them;
+// n <= 0 means one per CPU that Go may use. Close it when done.
+func NewPool(n int) *Pool { return workpool.New(n) }

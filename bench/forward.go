@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/lamina-ml/lamina/internal/oracle"
+	"github.com/lamina-ml/lamina/mla"
+)
+
+// forward is a whole Plan.Forward over a batch of equal sequences.
+type forward struct {
+	store
+	w                 *layerWeights
+	plan              *mla.Plan
+	q, kv, out, freqs []float32
+	tamper            func([]float32)
+}
+
+func (l *Lab) openForward(s Spec) (Workload, error) {
+	w, err := l.layer(s)
+	if err != nil {
+		return nil, err
+	}
+	width, _, err := s.dims()
+	if err != nil {
+		return nil, err
+	}
+	m, tokens := w.model, s.tokens()
+	f := &forward{store: store{spec: s, width: width, rng: rng(l.seed + 1)}, w: w, tamper: l.tamper}
+	f.q = f.rng.normals(tokens*m.Heads*(m.Nope+m.Rope), 1)
+	f.kv = f.rng.normals(tokens*width, 1)
+	f.out = make([]float32, tokens*m.Heads*m.V)
+	f.freqs = freqs(s.Ctx, m.Rope)
+	if err = f.open(s.Tokens); err == nil {
+		f.batch.Freqs = mla.RowsF32(f.freqs)
+		f.batch.Forms = s.forms()
+		f.plan, err = w.layer.Plan(mla.Limits{Tokens: tokens, Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// forms fixes the expanded form for prefill, which is about it.
+func (s Spec) forms() []mla.Form {
+	forms := make([]mla.Form, s.Batch)
+	for b := range forms {
+		if s.Op == Prefill {
+			forms[b] = mla.FormExpanded
+		}
+	}
+	return forms
+}
+
+func (f *forward) Run(ctx context.Context) error {
+	return f.plan.Forward(ctx, mla.RowsF32(f.out), mla.RowsF32(f.q), mla.RowsF32(f.kv), f.batch)
+}
+
+func (f *forward) Memory() int64 { return f.w.layer.Bytes() + f.plan.Bytes() + f.bytes() }
+
+func (f *forward) Close() error {
+	var err error
+	if f.plan != nil {
+		err = f.plan.Close()
+	}
+	return errors.Join(err, f.close())
+}
+
+// Check compares sampled rows within the bound of a whole layer, and the cache
+// rows of their tokens.
+func (f *forward) Check() (Checked, error) {
+	if f.tamper != nil {
+		f.tamper(f.out)
+	}
+	if err := f.commit(); err != nil {
+		return Checked{}, err
+	}
+	call := f.call()
+	m := f.w.model
+	var sum Checked
+	for _, row := range sample(f.spec.tokens() * m.Heads) {
+		t, h := row/m.Heads, row%m.Heads
+		want := call.Row(t, h)
+		if err := sum.row(f.spec, t, h, f.out[row*m.V:][:m.V], want, want.LayerBound()); err != nil {
+			return sum, err
+		}
+		if err := f.checkStored(call, t); err != nil {
+			return sum, err
+		}
+	}
+	return sum, f.rollback()
+}
+
+// call is the same call for the oracle.
+func (f *forward) call() *oracle.Call {
+	m, s, cfg := f.w.model, f.spec, f.w.layer.Config()
+	c := &oracle.Call{
+		Config: oracle.Config{
+			Heads: m.Heads, Nope: m.Nope, Rope: m.Rope, V: m.V, Latent: m.Latent,
+			Scale: float64(cfg.Scale), Epsilon: float64(cfg.Epsilon), HalfRope: m.RopeStyle == mla.Half,
+			Gamma: oracle.Widen(f.w.gamma), Head: f.w.head,
+		},
+		Q:     oracle.Widen(f.q),
+		Freqs: oracle.Widen(f.freqs),
+		Fetch: f.fetch(),
+	}
+	for b := range s.Batch + 1 {
+		c.Offsets = append(c.Offsets, b*s.Tokens)
+		c.Cached = append(c.Cached, s.Ctx-s.Tokens)
+	}
+	return c
+}
+
+// checkStored compares the cache row of new token t, which every head used,
+// with what should have been rounded to it.
+func (f *forward) checkStored(c *oracle.Call, t int) error {
+	seq, pos := f.spec.place(t)
+	want := c.CacheRow(oracle.Widen(f.kv[t*f.width:][:f.width]), pos)
+	rel, abs := storedError(f.spec.KV, largest(want))
+	for i, x := range c.Fetch(seq, pos) {
+		if !(math.Abs(x-want[i]) <= rel*math.Abs(want[i])+abs) {
+			return fmt.Errorf("%w: %v: cache row of token %d, value %d is %v, want %v rounded to %v",
+				ErrWrong, f.spec, t, i, x, want[i], f.spec.KV)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/gonum"
+
+	"github.com/lamina-ml/lamina/fp8"
+	"github.com/lamina-ml/lamina/internal/oracle"
+	"github.com/lamina-ml/lamina/mla"
+)
+
+// operands are what both products have: x [M,K], weights [N,K], y [M,N].
+type operands struct {
+	spec   Spec
+	w      matrix
+	x, y   []float32
+	tamper func([]float32)
+}
+
+func (l *Lab) operands(s Spec) operands {
+	r := rng(l.seed + 2)
+	return operands{
+		spec: s, w: r.codedMatrix(s.N, s.K),
+		x: r.normals(s.M*s.K, 1), y: make([]float32, s.M*s.N), tamper: l.tamper,
+	}
+}
+
+// product is one product through fp8.Packed.
+type product struct {
+	operands
+	packed *fp8.Packed
+	pool   *mla.Pool
+}
+
+func (l *Lab) openProduct(s Spec) (Workload, error) {
+	p := &product{operands: l.operands(s), pool: l.pool(s.Threads)}
+	m, err := p.w.fp8()
+	if err != nil {
+		return nil, err
+	}
+	p.packed, err = fp8.Pack([]fp8.Matrix{m}, fp8.PackOptions{})
+	return p, err
+}
+
+func (p *product) Run(ctx context.Context) error {
+	return p.packed.Mul(ctx, p.pool, p.y, fp8.RowsF32(p.x), fp8.Shape{M: p.spec.M, LdX: p.spec.K, LdY: p.spec.N})
+}
+
+func (p *product) Memory() int64 { return p.packed.Bytes() }
+func (p *product) RowBytes() int { return 0 }
+func (p *product) Close() error  { return p.packed.Close() }
+
+// rival is the same product by gonum's sgemm, on weights dequantised to float32.
+type rival struct {
+	operands
+	wide []float32
+}
+
+func (l *Lab) openRival(s Spec) (Workload, error) {
+	if s.Rival != Gonum {
+		return nil, fmt.Errorf("unknown rival %q", s.Rival)
+	}
+	r := &rival{operands: l.operands(s)}
+	for i := range s.N {
+		for _, x := range r.w.row(i) {
+			r.wide = append(r.wide, float32(x))
+		}
+	}
+	return r, nil
+}
+
+// Run lets gonum have as many goroutines as the row says: it goes by GOMAXPROCS.
+func (r *rival) Run(context.Context) error {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(r.spec.Threads))
+	s := r.spec
+	gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, s.M, s.N, s.K, 1, r.x, s.K, r.wide, s.K, 0, r.y, s.N)
+	return nil
+}
+
+func (r *rival) Memory() int64 { return int64(4 * len(r.wide)) }
+func (r *rival) RowBytes() int { return 0 }
+func (r *rival) Close() error  { return nil }
+
+const (
+	// checkedColumn is the stride of the outputs that are compared in a row: it
+	// has no factor in common with any panel or block.
+	checkedColumn = 31
+	// productBound is the error a product may have, of its row's largest value:
+	// what attention's bound gives a sum of a few hundred terms.
+	productBound = 2e-6
+)
+
+// Check compares a few rows: the last and every 31st output of each, from another
+// first output in each row.
+func (o *operands) Check() (Checked, error) {
+	if o.tamper != nil {
+		o.tamper(o.y)
+	}
+	var sum Checked
+	for i, row := range sample(o.spec.M) {
+		if err := o.checkRow(row, i%checkedColumn, &sum); err != nil {
+			return sum, err
+		}
+	}
+	return sum, nil
+}
+
+func (o *operands) checkRow(i, first int, sum *Checked) error {
+	s := o.spec
+	columns := []int{s.N - 1}
+	for j := first; j < s.N; j += checkedColumn {
+		columns = append(columns, j)
+	}
+	x := oracle.Widen(o.x[i*s.K:][:s.K])
+	want := make([]float64, len(columns))
+	var largest float64
+	for n, j := range columns {
+		want[n] = oracle.Product(x, o.w.row(j), 1, 1, s.K)[0]
+		largest = math.Max(largest, math.Abs(want[n]))
+	}
+	sum.Rows++
+	for n, j := range columns {
+		got := o.y[i*s.N+j]
+		diff := math.Abs(float64(got) - want[n])
+		sum.MaxErr = math.Max(sum.MaxErr, diff/largest)
+		if !(diff <= productBound*largest) { // NaN is wrong, too
+			return fmt.Errorf("%w: %v: y[%d, %d] is %v, want %v within %.2g", ErrWrong, s, i, j, got, want[n], productBound*largest)
+		}
+	}
+	return nil
+}

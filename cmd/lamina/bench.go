@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/lamina-ml/lamina/bench"
+	"github.com/lamina-ml/lamina/kvpaged"
+)
+
+const benchUsage = `usage: lamina bench [flags]
+
+Times an attention layer on weights made here, checks sampled rows of every
+answer against a float64 oracle, and prints each row's share of what the machine
+could do in the same run. Lists are separated by commas. Exit status: 0 all
+right, 1 a wrong answer, 2 bad flags, no such instruction set or no row that fits
+the budget, 130 interrupted.
+`
+
+// runBench is "lamina bench".
+func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	f := newFlags("bench", benchUsage, stdout)
+	o, asJSON, err := benchOptions(f, args)
+	if status, done := f.failed(err, stderr); done {
+		return status
+	}
+	p := &progress{w: stderr, on: isTerminal(stderr)}
+	var to interface {
+		bench.Reporter
+		end()
+	} = &benchTable{out: stdout, progress: p, shape: shapeWidth(o.KV)}
+	if asJSON {
+		to = &benchLines{enc: json.NewEncoder(stdout), progress: p}
+	}
+	err = bench.Run(ctx, o, to)
+	p.clear()
+	to.end()
+	status := benchStatus(err)
+	if err != nil && status != statusInterrupted {
+		fmt.Fprintf(stderr, "lamina bench: %v\n", err)
+	}
+	return status
+}
+
+func benchStatus(err error) int {
+	switch {
+	case err == nil:
+		return statusOK
+	case errors.Is(err, context.Canceled):
+		return statusInterrupted // run says so, and why
+	case errors.Is(err, bench.ErrWrong):
+		return statusWrong
+	}
+	return statusUnusable
+}
+
+// benchOptions reads the flags over the defaults of a default or a quick run.
+func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err error) {
+	o = bench.Defaults()
+	if quick(args) {
+		o = bench.Quick()
+	}
+	f.Func("model", "one of "+strings.Join(modelNames(), ", ")+" (default v3)", func(s string) error {
+		o.Model, err = bench.ParseModel(s)
+		return err
+	})
+	f.Func("op", "what to time: "+opNames()+" (default all)", func(s string) error {
+		o.Ops = nil
+		for _, name := range strings.Split(s, ",") {
+			o.Ops = append(o.Ops, bench.Op(name))
+		}
+		return nil
+	})
+	f.Func("kv", "cache formats: all, or some of "+formatNames()+" (default bf16)", func(s string) error {
+		if s == "all" {
+			o.KV = bench.Formats()
+			return nil
+		}
+		o.KV = nil
+		for _, name := range strings.Split(s, ",") {
+			format, err := kvpaged.ParseFormat(name)
+			if err != nil {
+				return err
+			}
+			o.KV = append(o.KV, format)
+		}
+		return nil
+	})
+	intsVar(f, &o.Ctx, "ctx", "context lengths of decode, sparse_decode and layer")
+	intsVar(f, &o.Batch, "batch", "numbers of sequences of decode, sparse_decode and layer")
+	intsVar(f, &o.TopK, "sparse", "time sparse_decode with index lists of these lengths, on the contexts that have as many keys;\nif all are shorter, on all of them: the lists then name every key, and the rest of their places are empty")
+	intsVar(f, &o.Prefill, "prefill", "prompt lengths of prefill and layer")
+	intsVar(f, &o.M, "m", "rows of the gemm products")
+	intsVar(f, &o.Threads, "threads", "numbers of threads")
+	f.DurationVar(&o.RowTime, "time", o.RowTime, "how long to repeat each row")
+	f.DurationVar(&o.Budget, "budget", o.Budget, "for the whole run; rows that do not fit are left out and listed")
+	f.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and data")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	f.Bool("quick", false, "a small choice of rows, in less than 30 seconds")
+	err = f.parse(args)
+	f.Visit(func(given *flag.Flag) {
+		if given.Name == "sparse" && !slices.Contains(o.Ops, bench.SparseDecode) {
+			o.Ops = append(o.Ops, bench.SparseDecode)
+		}
+	})
+	if err == nil {
+		err = o.Check()
+	}
+	return o, asJSON, err
+}
+
+// quick looks for -quick ahead of the flags whose defaults it decides.
+func quick(args []string) bool {
+	for _, a := range args {
+		switch strings.TrimLeft(a, "-") {
+		case "quick", "quick=true", "quick=1":
+			return true
+		}
+	}
+	return false
+}
+
+func modelNames() []string {
+	var names []string
+	for _, m := range bench.Models() {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+func opNames() string {
+	var names []string
+	for _, op := range bench.Ops() {
+		names = append(names, string(op))
+	}
+	return strings.Join(names, ", ")
+}
+
+func formatNames() string {
+	var names []string
+	for _, f := range bench.Formats() {
+		names = append(names, f.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// intsVar defines a flag that takes positive integers.
+func intsVar(f *flags, to *[]int, name, usage string) {
+	f.Func(name, fmt.Sprintf("%s (default %s)", usage, join(*to)), func(s string) error {
+		var list []int
+		for _, field := range strings.Split(s, ",") {
+			n, err := strconv.Atoi(strings.TrimSpace(field))
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is not a positive number", field)
+			}
+			list = append(list, n)
+		}
+		*to = list
+		return nil
+	})
+}
+
+func join(list []int) string {
+	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(list)), ","), "[]")
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// progress keeps one line on a terminal that says what is being timed.
+type progress struct {
+	w     io.Writer
+	on    bool
+	shown bool
+}
+
+func (p *progress) Progress(done, total int, what string) {
+	if p.on {
+		fmt.Fprintf(p.w, "\r\x1b[K%d/%d %s", done, total, what)
+		p.shown = true
+	}
+}
+
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.shown = false
+	}
+}
+
+// benchLines reports in JSON. Encoding cannot fail on the values it has, and
+// output takes care of its writes.
+type benchLines struct {
+	*progress
+	enc *json.Encoder
+}
+
+func (l *benchLines) Machine(m bench.Machine) { l.line(m) }
+func (l *benchLines) Row(r bench.Row)         { l.line(r) }
+func (l *benchLines) LeftOut(o bench.LeftOut) { l.line(o) }
+func (l *benchLines) end()                    {}
+
+func (l *benchLines) line(v any) {
+	l.clear()
+	l.enc.Encode(v)
+}
+
+// benchTable reports for reading, a row as soon as it is there.
+type benchTable struct {
+	*progress
+	out   io.Writer
+	shape int // width of the column
+	left  []bench.LeftOut
+}
+
+// shapeWidth is the width that the column of shapes needs.
+func shapeWidth(formats []kvpaged.Format) int {
+	width := 32
+	for _, f := range formats {
+		width = max(width, len("2048 of 16384, batch 8, kv  ")+len(f.String()))
+	}
+	return width
+}
+
+func (t *benchTable) Machine(m bench.Machine) {
+	t.clear()
+	fmt.Fprintf(t.out, "%s, %d cores, simd %s, %s", m.CPU, m.Cores, m.SIMD, m.Go)
+	if m.Commit != "" {
+		fmt.Fprintf(t.out, ", commit %s", m.Commit)
+	}
+	fmt.Fprintf(t.out, "\nlimits on 1 | %d threads: fma %.4g | %.4g GFLOP/s, dram %.3g | %.3g GB/s",
+		m.Threads, m.Peak1, m.PeakN, m.DRAM1, m.DRAMN)
+	if m.L2 > 0 {
+		fmt.Fprintf(t.out, ", l2 %.3g", m.L2)
+	}
+	if m.L3 > 0 {
+		fmt.Fprintf(t.out, ", l3 %.3g", m.L3)
+	}
+	fmt.Fprintf(t.out, "\n\n%-14s%-9s%-*s%4s %10s %10s %9s %7s %9s %8s %6s  %-5s %s\n",
+		"op", "model", t.shape, "shape", "thr", "ms", "median", "GFLOP/s", "GB/s", "tok/s", "MB", "share", "limit", "error")
+}
+
+func (t *benchTable) Row(r bench.Row) {
+	t.clear()
+	shape := fmt.Sprintf("ctx %d, batch %d, kv %s", r.Ctx, r.Batch, r.KV)
+	switch {
+	case r.Op == bench.Gemm:
+		shape = fmt.Sprintf("%dx%dx%d %s", r.M, r.N, r.K, r.Weights)
+		if r.Rival != "" {
+			shape += " " + r.Rival
+		}
+	case r.Op == bench.SparseDecode:
+		shape = fmt.Sprintf("%d of %d, batch %d, kv %s", r.TopK, r.Ctx, r.Batch, r.KV)
+	case r.Tokens > r.Batch:
+		shape = fmt.Sprintf("%d tokens, kv %s", r.Tokens, r.KV)
+	}
+	share := ""
+	if r.Share > 0 {
+		share = fmt.Sprintf("%.1f%%", 100*r.Share)
+	}
+	fmt.Fprintf(t.out, "%-14s%-9s%-*s%4d %10s %10s %9s %7s %9s %8.1f %6s  %-5s %.1e",
+		r.Op, r.Model, t.shape, shape, r.Threads, number(r.MS), number(r.MSMedian), number(r.GFlops), number(r.GBps),
+		number(r.TokPerS), float64(r.Memory)/1e6, share, r.Limit, r.MaxErr)
+	if r.Wrong {
+		fmt.Fprint(t.out, " WRONG")
+	}
+	fmt.Fprintln(t.out)
+}
+
+func (t *benchTable) LeftOut(o bench.LeftOut) { t.left = append(t.left, o) }
+
+func (t *benchTable) end() {
+	if len(t.left) == 0 {
+		return
+	}
+	fmt.Fprintf(t.out, "\n%s left out:\n", rows(len(t.left)))
+	for _, o := range t.left {
+		fmt.Fprintf(t.out, "  %s: %s\n", o.What, o.Reason)
+	}
+}
+
+func rows(n int) string {
+	if n == 1 {
+		return "1 row"
+	}
+	return fmt.Sprintf("%d rows", n)
+}
+
+// number prints about four digits without an exponent; nothing for 0.
+func number(x float64) string {
+	switch {
+	case x == 0:
+		return ""
+	case x < 10:
+		return strconv.FormatFloat(x, 'f', 3, 64)
+	case x < 1000:
+		return strconv.FormatFloat(x, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(x, 'f', 0, 64)
+}

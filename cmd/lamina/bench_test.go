@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lamina-ml/lamina/bench"
+	"github.com/lamina-ml/lamina/kvpaged"
+)
+
+func TestBenchFlags(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"-model gpt", `unknown model "gpt", want one of v3, v2-lite, kimi-k2, glm-5, minicpm3`},
+		{"-kv fp7", `"fp7", want one of bf16, `},
+		{"-kv v4_584 -op layer", "layer v3 ctx=1024 batch=1 tokens=1 kv=v4_584 threads=1: a cache row of this operation has 576 values"},
+		{"-sparse 0", `"0" is not a positive number`},
+		{"-sparse 9999999", "TopK has 9999999, want 1 to"},
+		{"-ctx 12,x", `"x" is not a positive number`},
+		{"-batch 0", `"0" is not a positive number`},
+		{"-batch 99999", "Batch has 99999, want 1 to"},
+		{"-threads -1", `"-1" is not a positive number`},
+		{"-time never", `invalid value "never"`},
+		{"-time -1s", "RowTime is -1s"},
+		{"-op fly", `unknown operation "fly"`},
+		{"-speed", "flag provided but not defined: -speed"},
+		{"fast", `"fast" is not a flag`},
+	} {
+		var out, errs bytes.Buffer
+		status := runBench(t.Context(), strings.Fields(c.args), &out, &errs)
+		assert.Equal(t, statusUnusable, status, c.args)
+		assert.Empty(t, out.String(), c.args)
+		assert.Contains(t, errs.String(), c.want)
+		assert.Equal(t, 1, strings.Count(errs.String(), "\n"), "one line: %s", errs.String())
+	}
+}
+
+func TestBenchOptions(t *testing.T) {
+	options := func(args string) (bench.Options, bool, error) {
+		return benchOptions(newFlags("bench", benchUsage, nil), strings.Fields(args))
+	}
+	o, asJSON, err := options("-model glm-5 -kv f16,fp8_unit -ctx 3,5 -batch 2 -threads 3 -time 7ms -json --quick -seed 9")
+	require.NoError(t, err)
+	assert.True(t, asJSON)
+	assert.Equal(t, "glm-5", o.Model.Name)
+	assert.Equal(t, []kvpaged.Format{kvpaged.F16, kvpaged.FP8Unit}, o.KV)
+	assert.Equal(t, []int{3, 5}, o.Ctx)
+	assert.Equal(t, []int{2}, o.Batch)
+	assert.Equal(t, []int{3}, o.Threads)
+	assert.Equal(t, 7*time.Millisecond, o.RowTime)
+	assert.EqualValues(t, 9, o.Seed)
+	assert.Equal(t, bench.Quick().Budget, o.Budget, "-quick decides what was not given")
+
+	o, _, err = options("-op gemm -sparse 64,2048 -kv all")
+	require.NoError(t, err)
+	assert.Equal(t, []bench.Op{bench.Gemm, bench.SparseDecode}, o.Ops)
+	assert.Equal(t, []int{64, 2048}, o.TopK)
+	assert.Equal(t, bench.Formats(), o.KV)
+
+	o, _, err = options("")
+	require.NoError(t, err)
+	assert.Equal(t, bench.Defaults(), o)
+}
+
+func TestBenchStatus(t *testing.T) {
+	assert.Equal(t, statusOK, benchStatus(nil))
+	assert.Equal(t, statusWrong, benchStatus(errors.Join(fmt.Errorf("%w: row", bench.ErrWrong))))
+	assert.Equal(t, statusInterrupted, benchStatus(context.Canceled))
+	assert.Equal(t, statusUnusable, benchStatus(errors.New("no memory")))
+	assert.Equal(t, statusUnusable, benchStatus(fmt.Errorf("%w: too little time", bench.ErrBudget)))
+}
+
+func TestBenchTable(t *testing.T) {
+	var out bytes.Buffer
+	table := &benchTable{out: &out, progress: &progress{w: &out}, shape: shapeWidth(nil)}
+	table.Progress(0, 9, "the machine")
+	table.Machine(bench.Machine{CPU: "Abacus", Cores: 2, SIMD: "generic", Go: "go1", Commit: "c0ffee", Threads: 2, Peak1: 1.25, PeakN: 2.5, DRAM1: 10, DRAMN: 20, L2: 40})
+	table.Row(bench.Row{Op: bench.Decode, Model: "v3", Ctx: 4096, Batch: 1, Tokens: 1, KV: "bf16", Threads: 2, MS: 1234.5, MSMedian: 1300, GFlops: 0.9, TokPerS: 0.81, Memory: 5e6, Share: 0.5, Limit: "fma", MaxErr: 1.2e-7})
+	table.Row(bench.Row{Op: bench.SparseDecode, Model: "v3", Ctx: 4096, TopK: 2048, Batch: 8, Tokens: 8, KV: "bf16", Threads: 2})
+	table.Row(bench.Row{Op: bench.Gemm, Model: "v3", M: 4, N: 5, K: 6, Weights: "f32", Rival: "gonum", Threads: 1, Wrong: true})
+	table.Row(bench.Row{Op: bench.Layer, Model: "v3", Ctx: 64, Batch: 1, Tokens: 64, KV: "f16", Threads: 1})
+	table.LeftOut(bench.LeftOut{What: "prefill v3", Reason: "takes about 9s"})
+	table.end()
+	text := out.String()
+	assert.NotContains(t, text, "\r", "no progress where there is no terminal")
+	for _, want := range []string{
+		"Abacus, 2 cores, simd generic, go1, commit c0ffee\n",
+		"limits on 1 | 2 threads: fma 1.25 | 2.5 GFLOP/s, dram 10 | 20 GB/s, l2 40\n",
+		"decode        v3       ctx 4096, batch 1, kv bf16         2       1234       1300     0.900             0.810      5.0  50.0%  fma   1.2e-07\n",
+		"4x5x6 f32 gonum", " WRONG\n",
+		"sparse_decode v3       2048 of 4096, batch 8, kv bf16     2 ",
+		"layer         v3       64 tokens, kv f16 ",
+		"\n1 row left out:\n  prefill v3: takes about 9s\n",
+	} {
+		assert.Contains(t, text, want)
+	}
+}
+
+func TestBenchProgress(t *testing.T) {
+	var out bytes.Buffer
+	p := &progress{w: &out, on: true}
+	p.Progress(3, 9, "gemm")
+	p.clear()
+	p.clear()
+	assert.Equal(t, "\r\x1b[K3/9 gemm\r\x1b[K", out.String())
+	assert.False(t, isTerminal(&out))
+}
+
+// One real row, from flags to JSON.
+func TestBenchRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures the machine for a second; bench has its own short run")
+	}
+	var out, errs bytes.Buffer
+	args := strings.Fields("-quick -json -model v2-lite -op gemm,decode -sparse 40 -ctx 65 -m 2 -threads 1 -time 1ms")
+	require.Equal(t, statusOK, runBench(t.Context(), args, &out, &errs), errs.String())
+	assert.Empty(t, errs.String())
+	var ops []string
+	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
+		var row struct{ Op string }
+		require.NoError(t, json.Unmarshal([]byte(line), &row), line)
+		ops = append(ops, row.Op)
+	}
+	assert.Equal(t, []string{"machine", "gemm", "gemm", "decode", "sparse_decode"}, ops)
+}
+
+// A run that had no time for any row has not shown that anything is right.
+func TestBenchNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures the machine for a second; TestBenchStatus has the status")
+	}
+	for _, args := range []string{"bench -quick -budget 1ms", "bench -quick -budget 1ms -json"} {
+		status, out, stderr := command(strings.Fields(args)...)
+		assert.Equal(t, statusUnusable, status, args)
+		assert.NotEmpty(t, out, "the machine and what was left out")
+		assert.Equal(t, "lamina bench: bench: nothing was measured: no row fits the budget of 1ms\n", stderr)
+	}
+}
+
+func TestBenchInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	assert.Equal(t, statusInterrupted, run(ctx, []string{"bench", "-quick"}, &out, &errs))
+	assert.Equal(t, "lamina bench: interrupted\n", errs.String())
+}

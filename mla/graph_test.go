@@ -51,7 +51,7 @@ func TestGraphIsForward(t *testing.T) {
 		"per row":     {w: func(w *graphWorld) { w.n, w.k = 1, 1<<20 }},
 		"no rope":     {w: func(w *graphWorld) { w.rope = 0 }},
 		"half rope":   {a: func(a *mla.GraphArgs) { a.RopeStyle = mla.Half }},
-		"page of 1":   {w: func(w *graphWorld) { w.page = 3 }},
+		"page of 3":   {w: func(w *graphWorld) { w.page = 3 }},
 		"other codes": {a: func(a *mla.GraphArgs) { a.Fp8Dtype = fp8.ElemE5M2 }},
 		"quantised":   {a: func(a *mla.GraphArgs) { a.ActQuant, a.ActBlockQ = mla.ActDynamic, 4 }},
 		"quantised, sparse": {sparse: true, a: func(a *mla.GraphArgs) {

@@ -95,6 +95,21 @@ func (b *Block) Bytes() []byte {
 	return b.m.bytes
 }
 
+// Huge asks for huge pages under the block, of which the processor has to look up
+// far fewer: for memory that is read through again and again. It is called before
+// the memory is first touched, and it is a wish: where the system does not know
+// it, or has no such page to give, the block has ordinary pages.
+func (b *Block) Huge() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.m.bytes) >= hugePage {
+		huge(b.m.bytes)
+	}
+}
+
+// hugePage is the size below which no block has a huge page in it.
+const hugePage = 2 << 20
+
 // Free gives the memory back. A second call does nothing. Slices of Bytes must
 // not be touched afterwards.
 func (b *Block) Free() error {
@@ -115,6 +130,12 @@ func (b *Block) Free() error {
 // Scalar lists the types that bytes may be read as.
 type Scalar interface {
 	~uint8 | ~uint16 | ~uint32 | ~int32 | ~uint64 | ~int64 | ~float32 | ~float64
+}
+
+// Bytes is the memory of x.
+func Bytes[T Scalar](x []T) []byte {
+	var t T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(t)))
 }
 
 // Cast reads b as values of T in the byte order of the machine, without a copy;

@@ -40,6 +40,22 @@ func TestAllocEmpty(t *testing.T) {
 	require.NoError(t, b.Free())
 }
 
+func TestHugeChangesNothing(t *testing.T) {
+	for _, n := range []int{0, 1, 4096, 2<<20 - 1, 2 << 20, 5<<20 + 1} {
+		b, err := mem.Alloc(n)
+		require.NoError(t, err)
+		b.Huge()
+		p := b.Bytes()
+		require.Len(t, p, n)
+		assert.True(t, bytes.Equal(make([]byte, n), p))
+		for i := range p {
+			p[i] = byte(i)
+		}
+		require.NoError(t, b.Free())
+		b.Huge() // of nothing
+	}
+}
+
 func TestAllocRefusesSizes(t *testing.T) {
 	for _, n := range []int{-1, math.MinInt, math.MaxInt} {
 		_, err := mem.Alloc(n)

@@ -45,11 +45,11 @@ func Table(rows []float64, width int) func(j int) []float64 {
 // visible NaN score makes the answer NaN, and so does +Inf; a score of -Inf
 // counts as not visible.
 func Attend(q []float64, row func(j int) []float64, visible []int, scale, sink float64, dv int) Row {
-	return attend(q, row, func(j int) []float64 { return row(j)[:dv] }, visible, scale, sink, dv)
+	return AttendApart(q, row, func(j int) []float64 { return row(j)[:dv] }, visible, scale, sink, dv)
 }
 
-// attend is Attend with keys and values of different places.
-func attend(q []float64, key, value func(int) []float64, visible []int, scale, sink float64, dv int) Row {
+// AttendApart is Attend with keys and values of different places.
+func AttendApart(q []float64, key, value func(int) []float64, visible []int, scale, sink float64, dv int) Row {
 	r := Row{Out: make([]float64, dv), LSE: math.Inf(1), MaxLogit: math.Inf(-1), Visible: len(visible)}
 	t := make([]float64, len(visible))
 	for i, j := range visible {

@@ -170,5 +170,5 @@ func (c *Call) expanded(t, h int) Row {
 		return append(Product(cached(j)[:c.Latent], w.UK, 1, c.Nope, c.Latent), cached(j)[c.Latent:]...)
 	}
 	value := func(j int) []float64 { return Product(cached(j)[:c.Latent], w.UV, 1, c.V, c.Latent) }
-	return attend(q, key, value, visible, c.Scale, c.sink(h), c.V)
+	return AttendApart(q, key, value, visible, c.Scale, c.sink(h), c.V)
 }

@@ -67,6 +67,22 @@ func BenchmarkWidenE4M3Scaled(b *testing.B) {
 	benchWiden(b, func(dst []float32, src []byte) { simd.WidenE4M3Scaled(dst, src, blockScale) })
 }
 
+// benchGroups times rows of values that have scales in groups, some values a byte.
+func benchGroups(b *testing.B, values int, kernel func(dst []float32, src []byte, scales []float32, group int), groups ...int) {
+	src, r := make([]byte, latent/values), kerneltest.Rand(1)
+	for i := range src {
+		src[i] = byte(r.Uint32())
+	}
+	dst := make([]float32, latent)
+	for _, group := range groups {
+		scales := normal.Make(r, latent/group)
+		bench(b, fmt.Sprintf("n=%d/group=%d", latent, group), latent, "Gvalue/s", func() { kernel(dst, src, scales, group) })
+	}
+}
+
+func BenchmarkWidenE4M3Groups(b *testing.B) { benchGroups(b, 1, simd.WidenE4M3Groups, 32, 64, 128) }
+func BenchmarkWidenE2M1Groups(b *testing.B) { benchGroups(b, 2, simd.WidenE2M1Groups, 16, 32) }
+
 func BenchmarkNarrowBF16(b *testing.B)     { benchNarrow(b, simd.NarrowBF16) }
 func BenchmarkNarrowF16(b *testing.B)      { benchNarrow(b, simd.NarrowF16) }
 func BenchmarkNarrowE4M3(b *testing.B)     { benchNarrow(b, simd.NarrowE4M3) }
@@ -92,6 +108,7 @@ const partM, partN, partK = 64, 32, 256
 type operands struct {
 	y, x, b     []float32
 	lanes, each []float32 // a scale for each output, and for each weight
+	rows        []float32 // a scale for each row
 	m           int
 }
 
@@ -103,6 +120,7 @@ func benchPart(b *testing.B, kernel func(p *operands)) {
 		p := operands{
 			y: make([]float32, partM*partN), x: kind.class.Make(r, partM*partK), b: kind.class.Make(r, partN*partK),
 			lanes: kind.class.Make(r, partN), each: kind.class.Make(r, partN*partK),
+			rows: kind.class.Make(r, partM),
 		}
 		for _, p.m = range []int{1, partM} {
 			keys := fmt.Sprintf("m=%d/n=%d/k=%d/data=%s", p.m, partN, partK, kind.name)
@@ -125,6 +143,12 @@ func BenchmarkPartScale(b *testing.B) {
 	})
 }
 
+func BenchmarkPartScaleRows(b *testing.B) {
+	benchPart(b, func(p *operands) {
+		simd.PartScaleRows(p.y, partN, p.x, partK, p.b, partLD, p.rows, 1, p.lanes, p.m, partN, partK)
+	})
+}
+
 func BenchmarkPartFoldSet(b *testing.B) {
 	benchPart(b, func(p *operands) {
 		simd.PartFoldSet(p.y, partN, p.x, partK, p.b, partLD, p.each, partLD, p.m, partN, partK)
@@ -137,39 +161,148 @@ func BenchmarkPartFoldAdd(b *testing.B) {
 	})
 }
 
+// benchGemm times a call as package fp8 makes them.
+func benchGemm(b *testing.B, by float32, kernel func(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)) {
+	const n, k, step = 64, 512, 128
+	r := kerneltest.Rand(1)
+	codes := make([]byte, n*k)
+	for i := range codes {
+		codes[i] = byte(r.IntN(0x7F) | r.IntN(2)<<7)
+	}
+	x, y, scale := normal.Make(r, 12*k), make([]float32, 12*n), normal.Make(r, n*k/step)
+	simd.Lift(x, k, x, k, 12, k, by)
+	for _, m := range []int{1, 2, 3, 4, 5, 12} {
+		bench(b, fmt.Sprintf("m=%d/n=%d/k=%d/step=%d", m, n, k, step), 2*m*n*k, "GFLOP/s", func() {
+			kernel(y, n, x, k, codes, simd.Lanes*k, scale, simd.Lanes*k/step, m, n, k, step)
+		})
+	}
+}
+
+func BenchmarkGemmE4M3(b *testing.B)     { benchGemm(b, 0x1p120, simd.GemmE4M3) }
+func BenchmarkGemmE4M3Half(b *testing.B) { benchGemm(b, 0x1p8, simd.GemmE4M3Half) }
+
 func BenchmarkPackRows(b *testing.B) {
 	const n, k = 16, 512
 	dst, src := make([]float32, n*k), normal.Make(kerneltest.Rand(1), n*k)
 	bench(b, fmt.Sprintf("n=%d/k=%d", n, k), 8*n*k, "GB/s", func() { simd.PackRows(dst, simd.Lanes*k, src, k, n, k) })
 }
 
+func BenchmarkLift(b *testing.B) {
+	const m, k = 16, 512
+	dst, x := make([]float32, m*k), normal.Make(kerneltest.Rand(1), m*k)
+	bench(b, fmt.Sprintf("m=%d/k=%d", m, k), 8*m*k, "GB/s", func() { simd.Lift(dst, k, x, k, m, k, 0x1p120) })
+}
+
+// BenchmarkScores times PartSet and PartAdd on a tile of attention: its keys, in rows of a stride of 592, by the rows of
+// 128 heads.
+func BenchmarkScores(b *testing.B) {
+	const lanes, ldx, ldy = 128, 592, 144
+	r := kerneltest.Rand(1)
+	for _, k := range []int{192, 576} {
+		y, x, q := make([]float32, tileKeys*ldy), normal.Make(r, tileKeys*ldx), normal.Make(r, lanes*k)
+		bench(b, fmt.Sprintf("m=%d/n=%d/k=%d", tileKeys, lanes, k), 2*tileKeys*lanes*k, "GFLOP/s", func() {
+			ldq := simd.Lanes * k
+			simd.PartSet(y, ldy, x, ldx, q, ldq, tileKeys, lanes, min(k, partK))
+			for k0 := partK; k0 < k; k0 += partK {
+				simd.PartAdd(y, ldy, x[k0:], ldx, q[k0*simd.Lanes:], ldq, tileKeys, lanes, min(k-k0, partK))
+			}
+		})
+	}
+}
+
+func BenchmarkFmaLoop(b *testing.B) {
+	const n = 1000
+	x := normal.Make(kerneltest.Rand(1), 192)
+	bench(b, fmt.Sprintf("n=%d", n), 2*len(x)*n, "GFLOP/s", func() { simd.FmaLoop(x, 0.5, 0.25, n) })
+}
+
+func BenchmarkXorWords(b *testing.B) {
+	for _, kb := range []int{16, 256, 4 << 10, 256 << 10} {
+		x := make([]uint64, kb<<10/8)
+		for i := range x {
+			x[i] = uint64(i)
+		}
+		bench(b, fmt.Sprintf("KB=%d", kb), 8*len(x), "GB/s", func() { simd.XorWords(x) })
+	}
+}
+
+func BenchmarkPrefetch(b *testing.B) {
+	x := make([]byte, 2*row)
+	bench(b, fmt.Sprintf("n=%d", len(x)), len(x), "GB/s", func() { simd.Prefetch(x) })
+}
+
 // A tile of attention: the keys of a tile, the rows of a panel, and the latent
 // values of a cache row.
 const tileKeys, tileRows, tileCols = 64, 16, 512
 
+// softmaxStride is the stride of the scores of softmaxRows rows: an odd number of cache lines.
+const softmaxRows, softmaxStride = 128, 144
+
+// BenchmarkSoftmaxTile takes the probabilities of one call for the scores of the next.
 func BenchmarkSoftmaxTile(b *testing.B) {
-	dots, s := normal.Make(kerneltest.Rand(1), tileKeys*tileRows), make([]float32, tileKeys*tileRows)
-	lo, hi := make([]int32, tileRows), slices.Repeat([]int32{tileKeys}, tileRows)
-	m, l, alpha := make([]float32, tileRows), make([]float32, tileRows), make([]float32, tileRows)
-	bench(b, fmt.Sprintf("keys=%d/rows=%d", tileKeys, tileRows), tileKeys*tileRows, "Gexp/s", func() {
-		copy(s, dots)
-		simd.SoftmaxTile(s, tileRows, tileKeys, tileRows, lo, hi, 1, m, l, alpha)
-	})
+	for _, kind := range []struct {
+		mask string
+		seen func(row int) int32
+	}{
+		{"none", func(int) int32 { return tileKeys }},
+		{"causal", func(row int) int32 { return int32(row%tileKeys + 1) }},
+	} {
+		for _, n := range []int{softmaxRows, tileRows, 5} {
+			s := normal.Make(kerneltest.Rand(1), tileKeys*softmaxStride)
+			lo, hi := make([]int32, n), make([]int32, n)
+			for j := range hi {
+				hi[j] = kind.seen(j)
+			}
+			m, l, alpha := make([]float32, n), make([]float32, n), make([]float32, n)
+			bench(b, fmt.Sprintf("keys=%d/rows=%d/mask=%s", tileKeys, n, kind.mask), tileKeys*n, "Gexp/s", func() {
+				simd.SoftmaxTile(s, softmaxStride, tileKeys, n, lo, hi, 1, m, l, alpha)
+			})
+		}
+	}
 }
+
+// valueShapes are the rows and columns of a call: decoding a token with 128, 16 and 5 heads and with one, prefilling.
+var valueShapes = []struct{ rows, cols int }{{128, 128}, {96, 128}, {16, tileCols}, {5, tileCols}, {1, tileCols}}
+
+// The strides of outputs, of probabilities of 128 rows and of values, each an odd number of cache lines.
+const outStride, probStride, valueStride = 528, 144, 592
+
+type valueKernel func(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols int)
+
+// benchValue times a tile of values in which row j sees the first seen(j) keys, the only ones that count.
+func benchValue(b *testing.B, data string, class kerneltest.Class, seen func(j int) int, kernel valueKernel) {
+	for _, s := range valueShapes {
+		r := kerneltest.Rand(1)
+		o, v := make([]float32, s.rows*outStride), class.Make(r, tileKeys*valueStride)
+		p, alpha := make([]float32, tileKeys*probStride), slices.Repeat([]float32{0.5}, s.rows)
+		work := 0
+		for j := range s.rows {
+			for key := range tileKeys {
+				p[key*probStride+j] = r.Float32()
+				if key >= seen(j) {
+					p[key*probStride+j] = float32(math.Copysign(0, -1))
+				}
+			}
+			work += 2 * min(seen(j), tileKeys) * s.cols
+		}
+		keys := fmt.Sprintf("keys=%d/rows=%d/cols=%d/data=%s", tileKeys, s.rows, s.cols, data)
+		bench(b, keys, work, "GFLOP/s", func() {
+			kernel(o, outStride, p, probStride, v, valueStride, alpha, tileKeys, s.rows, s.cols)
+		})
+	}
+}
+
+func allKeys(int) int { return tileKeys }
 
 func BenchmarkValueTile(b *testing.B) {
 	for _, kind := range kinds {
-		r := kerneltest.Rand(1)
-		o, v, p := make([]float32, tileRows*tileCols), kind.class.Make(r, tileKeys*row), make([]float32, tileKeys*tileRows)
-		for i := range p {
-			p[i] = r.Float32()
-		}
-		alpha := slices.Repeat([]float32{0.5}, tileRows)
-		keys := fmt.Sprintf("keys=%d/rows=%d/cols=%d/data=%s", tileKeys, tileRows, tileCols, kind.name)
-		bench(b, keys, 2*tileKeys*tileRows*tileCols, "GFLOP/s", func() {
-			simd.ValueTile(o, tileCols, p, tileRows, v, row, alpha, tileKeys, tileRows, tileCols)
-		})
+		benchValue(b, kind.name, kind.class, allKeys, simd.ValueTile)
 	}
+}
+
+func BenchmarkValueTileMasked(b *testing.B) {
+	benchValue(b, "seen", normal, allKeys, simd.ValueTileMasked)
+	benchValue(b, "causal", normal, func(j int) int { return j + 1 }, simd.ValueTileMasked)
 }
 
 // partial is what tileRows rows have gathered of a partition: their maxima, sums

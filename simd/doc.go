@@ -1,14 +1,22 @@
 // Package simd is the door to the kernels: it picks the instruction set once, when the program starts, and has one
 // function for each kernel. It speaks raw lanes of f32 and codes, and knows no head and no page.
 //
-//	fp8, kvpaged, mla
-//	       |
-//	     simd          a direct call for each kernel
-//	       |
-//	      ref          pure Go: the definition, and the level "generic"
+//	     fp8, kvpaged, mla
+//	             |
+//	           simd              a direct call for each kernel, in a switch over the levels
+//	      /      |      \
+//	amd64/*   arm64/*   ref      generated assembly, and pure Go: the definition, and the level "generic"
 //
-// Every level gives the same bits (package ref says which). LAMINA_SIMD forces a level; if it names one that this
-// machine or build lacks, Err tells so and the constructors of the packages above return it.
+// The levels, of which the best that the machine has is in use:
+//
+//	avx512    amd64 with AVX-512 F, BW, DQ and VL
+//	avx2      amd64 with AVX2, FMA and F16C
+//	neon      arm64
+//	generic   every machine, and every build with the tag purego
+//
+// A kernel without a body for a level runs that of the next level down of its architecture, or its definition. Every
+// level gives the same bits (package ref says which). LAMINA_SIMD forces a level; if it names one that this machine or
+// build lacks, Err tells so and the constructors of the packages above return it.
 //
 // Weights w[n][k] lie in panels of 16 outputs (PackRows), which the Part kernels read; k runs down:
 //
@@ -25,7 +33,15 @@
 //	v[key*ldv+c]      values
 //	o[row*ldo+c]      sums
 //
-// Arguments named ld are strides in elements. Lengths are the caller's duty: an array must reach the last element that
-// its strides and counts name, and need not reach further. Outputs may not overlap inputs unless a kernel says so.
-// No kernel allocates, and none keeps its arguments.
+// GemmE4M3 reads codes in panels, too, those of four consecutive k of an output side by side as one word:
+//
+//	codes[panel*ldc + k/4*64 + lane*4 + k%4]
+//
+// Arguments named ld are strides in elements. An array must reach the last element that its strides and counts name, and
+// need not reach further; one that is shorter is a panic, before anything is read or written. Outputs may not overlap
+// inputs unless a kernel says so. No kernel allocates, and none keeps its arguments. In a race build, calls of assembly
+// tell the race detector what they read and write.
+//
+// A call cannot be interrupted while assembly runs, not even by the garbage collector: callers cut their work into calls
+// of at most Blocks().CallFMA multiply-adds.
 package simd

@@ -9,17 +9,21 @@ import (
 
 func TestChoose(t *testing.T) {
 	c := choose("")
-	assert.Equal(t, levels[0], c.level)
+	assert.Equal(t, levels[0], c.supported)
 	assert.NoError(t, c.err)
 
+	if c.hasVBMI || c.hasVNNI {
+		assert.Contains(t, Levels(), "avx512", "these come with it")
+	}
+
 	c = choose(Generic)
-	assert.Equal(t, Generic, c.level)
+	assert.Equal(t, Generic, c.name)
 	assert.NoError(t, c.err)
 	assert.Contains(t, c.why, Env)
 
 	for _, forced := range []string{"avx9", "GENERIC", "generic "} {
 		c = choose(forced)
-		assert.Equal(t, Generic, c.level, "the kernels must still work")
+		assert.Equal(t, Generic, c.name, "the kernels must still work")
 		assert.ErrorIs(t, c.err, ErrLevel)
 		assert.ErrorContains(t, c.err, forced)
 		assert.ErrorContains(t, c.err, Generic, "the error tells what there is")
@@ -36,4 +40,12 @@ func TestLevels(t *testing.T) {
 	}
 	Levels()[0] = "changed"
 	assert.NotContains(t, Levels(), "changed")
+}
+
+// TestBlockRows shows that a small second-level cache, or one that is not known, makes fewer rows share a tile.
+func TestBlockRows(t *testing.T) {
+	for l2, rows := range map[int]int{-1: 64, 0: 64, 512 << 10: 64, 1 << 20: 128, 16 << 20: 128} {
+		assert.Equal(t, rows, neonRows(l2), l2)
+	}
+	assert.NotZero(t, Blocks().BlockRows)
 }

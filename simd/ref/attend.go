@@ -38,13 +38,19 @@ func larger(a, b float32) float32 {
 //		m = top
 //	}
 //
-// p replaces s; the place of a key that is not seen becomes -0, which no exp gives.
-func SoftmaxTile(s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) {
+// p replaces s; the place of a key that is not seen becomes -0, which no exp gives. The result tells whether there is
+// such a place in the range of its row.
+func SoftmaxTile(s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) bool {
+	holes := false
 	for j := range n {
 		column := s[min(j, len(s)):] // nothing at all without keys
 		first, last := max(int(lo[j]), 0), min(int(hi[j]), keys)
 		m[j], l[j], alpha[j] = softmaxColumn(column, lds, keys, first, last, scale, m[j], l[j])
+		for key := first; key < last; key++ {
+			holes = holes || math.Float32bits(column[key*lds]) == masked
+		}
 	}
+	return holes
 }
 
 // softmaxColumn is SoftmaxTile for one row, whose keys are at s[0], s[lds], ...
@@ -86,28 +92,47 @@ func hide(s []float32, lds, from, to int) {
 // ValueTile adds the values of a tile of at most 64 keys to n rows of cols outputs. For row j and column c, X is
 //
 //	x := o[j*ldo+c]
-//	if alpha[j] != 1 {
-//		x = x * alpha[j]             rounded
+//	if alpha != nil {
+//		x = x * alpha[j]             rounded; left out where alpha is 1, to the same bits
 //	}
 //	for key := 0; key < keys; key++ {
-//		if p[key*ldp+j] is not -0 {
-//			x = fma(p[key*ldp+j], v[key*ldv+c], x)
-//		}
+//		x = fma(p[key*ldp+j], v[key*ldv+c], x)
 //	}
-//
-// A masked key is skipped, so whatever its values are, they reach nothing.
 func ValueTile(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols int) {
 	var weights [maxKeys]float32
 	for j := range n {
-		row, w := o[j*ldo:][:cols], weights[:keys]
+		row, w := span(o, j*ldo, cols), weights[:keys]
 		for key := range w {
 			w[key] = p[key*ldp+j]
 		}
-		scale(row, alpha[j])
+		if alpha != nil {
+			scale(row, alpha[j])
+		}
+		addValues(row, w, v, ldv)
+	}
+}
+
+// ValueTileMasked is ValueTile with
+//
+//	if p[key*ldp+j] is not -0 {
+//		x = fma(p[key*ldp+j], v[key*ldv+c], x)
+//	}
+//
+// A masked key is skipped, so whatever its values are, they reach nothing.
+func ValueTileMasked(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols int) {
+	var weights [maxKeys]float32
+	for j := range n {
+		row, w := span(o, j*ldo, cols), weights[:keys]
+		for key := range w {
+			w[key] = p[key*ldp+j]
+		}
+		if alpha != nil {
+			scale(row, alpha[j])
+		}
 		for first := 0; first < keys; {
 			last := visibleRun(w, first)
 			if first < last {
-				addValues(row, w[first:last], v[first*ldv:], ldv)
+				addValues(row, w[first:last], v[min(first*ldv, len(v)):], ldv)
 			}
 			first = last + 1
 		}
@@ -126,6 +151,9 @@ func scale(row []float32, alpha float32) {
 
 // addValues adds p[key] * v[key*ldv+c] to a row, 8 columns at a time over all keys.
 func addValues(row, p, v []float32, ldv int) {
+	if len(p) == 0 {
+		return
+	}
 	for c := 0; c < len(row); c += width {
 		to := row[c:min(c+width, len(row))]
 		var sums [width]float64
@@ -163,7 +191,7 @@ func FoldRows(O []float32, ldO int, M, L []float32, o []float32, ldo int, m, l [
 		if m[j] == negInf {
 			continue
 		}
-		to, from := O[j*ldO:][:cols], o[j*ldo:][:cols]
+		to, from := span(O, j*ldO, cols), span(o, j*ldo, cols)
 		if M[j] == negInf {
 			M[j], L[j] = m[j], l[j]
 			copy(to, from)
@@ -193,7 +221,7 @@ func FoldRows(O []float32, ldO int, M, L []float32, o []float32, ldo int, m, l [
 func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols int) {
 	for j := range n {
 		den, sum, top := L[j], posInf, M[j]+0
-		to, from := out[j*ldout:][:cols], O[j*ldO:][:cols]
+		to, from := span(out, j*ldout, cols), span(O, j*ldO, cols)
 		switch {
 		case M[j] == negInf:
 			clear(to)

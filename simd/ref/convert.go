@@ -179,13 +179,11 @@ func shiftEven(v uint32, n uint) uint32 { return (v + 1<<(n-1) - 1 + v>>n&1) >> 
 
 // E8M0ToF32 is 2^(c-127), and NaN for 0xFF. Code 0 is 2^-127, a subnormal.
 func E8M0ToF32(c uint8) float32 {
-	switch c {
-	case 0x00:
-		return math.Float32frombits(0x00400000)
-	case 0xFF:
-		return math.Float32frombits(0x7FC00000)
+	u := uint32(c) << 23
+	if c-1 >= 0xFE { // 00 and FF end in half a bit more than the others
+		u |= 0x00400000
 	}
-	return math.Float32frombits(uint32(c) << 23)
+	return math.Float32frombits(u)
 }
 
 // F32ToE8M0 is the smallest power of two that is not below x, as a scale must be
@@ -283,6 +281,37 @@ func WidenE4M3Scaled(dst []float32, src []byte, scale float32) {
 	}
 }
 
+// WidenE4M3Groups is
+//
+//	for i := range src { dst[i] = E4M3ToF32(src[i]) * scales[i/group] }
+//
+// with the product rounded once. The last group may be short; group is at least 1.
+func WidenE4M3Groups(dst []float32, src []byte, scales []float32, group int) {
+	dst = dst[:len(src)]
+	for g := 0; len(src) > 0; g++ {
+		n := min(group, len(src))
+		WidenE4M3Scaled(dst[:n], src[:n], scales[g])
+		dst, src = dst[n:], src[n:]
+	}
+}
+
+// WidenE2M1Groups is
+//
+//	for i := range 2*len(src) { dst[i] = E2M1ToF32(src[i/2] >> (i%2*4)) * scales[i/group] }
+//
+// with the product rounded once: a byte is two codes, the first in its lower half. The last group may be short; group
+// is at least 1.
+func WidenE2M1Groups(dst []float32, src []byte, scales []float32, group int) {
+	dst = dst[:2*len(src)]
+	for first, g := 0, 0; first < len(dst); g++ {
+		n := min(group, len(dst)-first)
+		for i := first; i < first+n; i++ {
+			dst[i] = float32(E2M1ToF32(src[i/2]>>(i%2*4)) * scales[g])
+		}
+		first += n
+	}
+}
+
 // NarrowBF16 is
 //
 //	for i := range src { dst[i] = F32ToBF16(src[i]) }
@@ -347,10 +376,16 @@ func NarrowE5M2FNUZ(dst []byte, src []float32) {
 //
 //	for i := range src { dst[i] = F32ToE4M3(src[i]/scale, Saturate) }
 //
-// with the quotient rounded once to float32.
+// with the quotient rounded once to float32. Where it is NaN, the code is 7F with the sign bit of src[i]: processors
+// differ in the sign of 0/0 and Inf/Inf.
 func NarrowE4M3Scaled(dst []byte, src []float32, scale float32) {
 	dst = dst[:len(src)]
 	for i, x := range src {
-		dst[i] = F32ToE4M3(x/scale, Saturate)
+		q := x / scale
+		if q != q {
+			dst[i] = layoutE4M3.nan(math.Float32bits(x) >> 24 & 0x80)
+			continue
+		}
+		dst[i] = F32ToE4M3(q, Saturate)
 	}
 }

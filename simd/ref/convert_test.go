@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lamina-ml/lamina/internal/kerneltest"
 	"github.com/lamina-ml/lamina/simd/ref"
 )
 
@@ -378,4 +379,46 @@ func filled[T any](n int, v T) []T {
 		s[i] = v
 	}
 	return s
+}
+
+// TestWidenGroups compares every value with its code times its scale, for groups of all lengths.
+func TestWidenGroups(t *testing.T) {
+	r := kerneltest.Rand(1)
+	for _, group := range []int{1, 2, 3, 7, 16, 32, 99} {
+		for n := range 40 {
+			src := make([]byte, n)
+			for i := range src {
+				src[i] = byte(r.Uint32())
+			}
+			scales := kerneltest.Classes[0].Make(r, (2*n+group-1)/group)
+			one, two := make([]float32, n), make([]float32, 2*n)
+			ref.WidenE4M3Groups(one, src, scales, group)
+			ref.WidenE2M1Groups(two, src, scales, group)
+			for i, c := range src {
+				want := []float32{
+					ref.E4M3ToF32(c) * scales[i/group],
+					ref.E2M1ToF32(c&15) * scales[2*i/group],
+					ref.E2M1ToF32(c>>4) * scales[(2*i+1)/group],
+				}
+				kerneltest.Equal(t, want, []float32{one[i], two[2*i], two[2*i+1]}, "group %d, n %d, code %d", group, n, i)
+			}
+		}
+	}
+}
+
+// TestNarrowScaledNaN has the quotients that are NaN, whose signs are those of what is divided.
+func TestNarrowScaledNaN(t *testing.T) {
+	special := []uint32{0, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x3F800000, 0xBF800000}
+	for _, u := range special {
+		for _, scale := range special {
+			x, s := math.Float32frombits(u), math.Float32frombits(scale)
+			want := ref.F32ToE4M3(x/s, ref.Saturate)
+			if x/s != x/s {
+				want = uint8(u>>24)&0x80 | 0x7F
+			}
+			var got [1]byte
+			ref.NarrowE4M3Scaled(got[:], []float32{x}, s)
+			assert.Equal(t, want, got[0], "%08X / %08X", u, scale)
+		}
+	}
 }

@@ -29,5 +29,6 @@
 //	v            key by key, cols values each
 //
 // Lengths are the caller's duty: an array must reach its last element, and need not reach further. Strides are in
-// elements. Outputs may not overlap inputs unless a kernel says so.
+// elements. A count may be 0, unless a kernel says more: nothing of what it counts is read or written then, whatever the
+// stride, and a sum of no terms is +0. Outputs may not overlap inputs unless a kernel says so.
 package ref

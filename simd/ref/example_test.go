@@ -30,7 +30,7 @@ func Example() {
 	ref.SoftmaxTile(s, rows, keys, rows, []int32{0, 0}, []int32{2, 3}, 1, m, l, alpha)
 
 	o := make([]float32, rows*cols)
-	ref.ValueTile(o, cols, s, rows, cache, width, alpha, keys, rows, cols)
+	ref.ValueTileMasked(o, cols, s, rows, cache, width, alpha, keys, rows, cols)
 
 	out, lse := make([]float32, rows*cols), make([]float32, rows)
 	ref.FinishRows(out, cols, o, cols, m, l, nil, lse, nil, rows, cols)

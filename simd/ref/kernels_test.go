@@ -53,7 +53,7 @@ func pick(r *rand.Rand, numbers ...int) int { return numbers[r.IntN(len(numbers)
 
 // extent is the length of an array of rows of n values with a stride.
 func extent(rows, stride, n int) int {
-	if rows == 0 {
+	if rows == 0 || n == 0 {
 		return 0
 	}
 	return (rows-1)*stride + n
@@ -272,7 +272,7 @@ func TestSoftmaxTileSpecial(t *testing.T) {
 func TestValueTile(t *testing.T) {
 	trials(t, func(t *testing.T, r *rand.Rand, class kerneltest.Class) {
 		for range max(3, samples(40)) {
-			n, keys, cols := pick(r, 0, 1, 2, 5), pick(r, 0, 1, 9, 64), pick(r, 1, 5, 8, 13, 16)
+			n, keys, cols := pick(r, 0, 1, 2, 5), pick(r, 0, 1, 9, 64), pick(r, 0, 1, 5, 8, 13, 16)
 			ldo, ldp, ldv := cols+r.IntN(3), n+r.IntN(3), cols+r.IntN(9)
 			p, alpha := make([]float32, extent(keys, ldp, n)), class.Make(r, n)
 			v := class.Make(r, extent(keys, ldv, cols))
@@ -297,7 +297,7 @@ func TestValueTile(t *testing.T) {
 			compare(t, fmt.Sprintf("n=%d keys=%d cols=%d", n, keys, cols),
 				buffers{p, v, alpha}, buffers{class.Make(r, extent(n, ldo, cols))},
 				func(in, out buffers) { naiveValues(out[0], ldo, in[0], ldp, in[1], ldv, in[2], keys, n, cols) },
-				func(in, out buffers) { ref.ValueTile(out[0], ldo, in[0], ldp, in[1], ldv, in[2], keys, n, cols) })
+				func(in, out buffers) { ref.ValueTileMasked(out[0], ldo, in[0], ldp, in[1], ldv, in[2], keys, n, cols) })
 		}
 	})
 }
@@ -305,7 +305,7 @@ func TestValueTile(t *testing.T) {
 func TestFoldRows(t *testing.T) {
 	trials(t, func(t *testing.T, r *rand.Rand, class kerneltest.Class) {
 		for range max(4, samples(100)) {
-			n, cols := pick(r, 0, 1, 4), pick(r, 1, 8, 13)
+			n, cols := pick(r, 0, 1, 4), pick(r, 0, 1, 8, 13)
 			ldo, ldO := cols+r.IntN(3), cols+r.IntN(3)
 			m, l := running(r, n, class)
 			M, L := running(r, n, class)
@@ -487,7 +487,7 @@ func TestKernelsDoNotAllocate(t *testing.T) {
 		ref.PartFoldAdd(y, n, x, k, b, ref.Lanes*k, b, ref.Lanes*k, n, n, k)
 		ref.PartScale(y, n, x, k, b, ref.Lanes*k, row, n, n, k)
 		ref.SoftmaxTile(y, n, n, n, hi, hi, 1, row, row, row)
-		ref.ValueTile(x, k, y, n, x, k, row, n, n, k)
+		ref.ValueTileMasked(x, k, y, n, x, k, row, n, n, k)
 		ref.FoldRows(x, k, row, row, x, k, row, row, n, k)
 		ref.FinishRows(x, k, x, k, row, row, nil, row, row, n, k)
 		ref.MergeRows(x, row, x, row, 1, n, k)

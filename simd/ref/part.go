@@ -3,6 +3,15 @@ package ref
 // Lanes is the number of outputs in a panel of packed weights.
 const Lanes = 16
 
+// span is n values of x from at on. Rows of nothing are nowhere: a slice may end before the place that a stride gives
+// them.
+func span[T any](x []T, at, n int) []T {
+	if n == 0 {
+		return nil
+	}
+	return x[at:][:n]
+}
+
 // PackRows packs n rows of k values into panels of 16 lanes, in which the kernels read them:
 //
 //	dst[(j/16)*ldd + kk*16 + j%16] = src[j*lds + kk]
@@ -10,13 +19,13 @@ const Lanes = 16
 // The lanes past n in the last panel become zero.
 func PackRows(dst []float32, ldd int, src []float32, lds int, n, k int) {
 	for j := 0; j < n; j += Lanes {
-		panel := dst[(j/Lanes)*ldd:][:k*Lanes]
+		panel := span(dst, j/Lanes*ldd, k*Lanes)
 		lanes := min(Lanes, n-j)
 		if lanes < Lanes {
 			clear(panel)
 		}
 		for lane := range lanes {
-			for kk, v := range src[(j+lane)*lds:][:k] {
+			for kk, v := range span(src, (j+lane)*lds, k) {
 				panel[kk*Lanes+lane] = v
 			}
 		}
@@ -35,9 +44,9 @@ func PackRows(dst []float32, ldd int, src []float32, lds int, n, k int) {
 func PartSet(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, m, n, k int) {
 	var part [Lanes]float32
 	for j := 0; j < n; j += Lanes {
-		panel := b[(j/Lanes)*ldb:][:k*Lanes]
+		panel := span(b, j/Lanes*ldb, k*Lanes)
 		for i := range m {
-			dot(&part, x[i*ldx:][:k], panel, n-j)
+			dot(&part, span(x, i*ldx, k), panel, n-j)
 			copy(y[i*ldy+j:i*ldy+n], part[:])
 		}
 	}
@@ -49,9 +58,9 @@ func PartSet(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, m
 func PartAdd(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, m, n, k int) {
 	var part [Lanes]float32
 	for j := 0; j < n; j += Lanes {
-		panel := b[(j/Lanes)*ldb:][:k*Lanes]
+		panel := span(b, j/Lanes*ldb, k*Lanes)
 		for i := range m {
-			dot(&part, x[i*ldx:][:k], panel, n-j)
+			dot(&part, span(x, i*ldx, k), panel, n-j)
 			add(y[i*ldy+j:i*ldy+n], &part)
 		}
 	}
@@ -63,12 +72,29 @@ func PartAdd(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, m
 func PartScale(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, scale []float32, m, n, k int) {
 	var part [Lanes]float32
 	for j := 0; j < n; j += Lanes {
-		panel := b[(j/Lanes)*ldb:][:k*Lanes]
+		panel := span(b, j/Lanes*ldb, k*Lanes)
 		for i := range m {
-			dot(&part, x[i*ldx:][:k], panel, n-j)
+			dot(&part, span(x, i*ldx, k), panel, n-j)
 			row := y[i*ldy+j : i*ldy+n]
 			for lane := range min(Lanes, n-j) {
 				row[lane] = Fma(part[lane], scale[j+lane], row[lane])
+			}
+		}
+	}
+}
+
+// PartScaleRows is PartScale with a scale for each row as well:
+//
+//	y[i*ldy+j] = fma(part, rows[i*ldr]*scale[j], y[i*ldy+j])    the product of scales rounded
+func PartScaleRows(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, rows []float32, ldr int, scale []float32, m, n, k int) {
+	var part [Lanes]float32
+	for j := 0; j < n; j += Lanes {
+		panel := span(b, j/Lanes*ldb, k*Lanes)
+		for i := range m {
+			dot(&part, span(x, i*ldx, k), panel, n-j)
+			row := y[i*ldy+j : i*ldy+n]
+			for lane := range min(Lanes, n-j) {
+				row[lane] = Fma(part[lane], float32(rows[i*ldr]*scale[j+lane]), row[lane])
 			}
 		}
 	}
@@ -82,9 +108,9 @@ func PartScale(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int,
 func PartFoldSet(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, scale []float32, lds int, m, n, k int) {
 	var part [Lanes]float32
 	for j := 0; j < n; j += Lanes {
-		panel, scales := b[(j/Lanes)*ldb:][:k*Lanes], scale[(j/Lanes)*lds:][:k*Lanes]
+		panel, scales := span(b, j/Lanes*ldb, k*Lanes), span(scale, j/Lanes*lds, k*Lanes)
 		for i := range m {
-			foldDot(&part, x[i*ldx:][:k], panel, scales, n-j)
+			foldDot(&part, span(x, i*ldx, k), panel, scales, n-j)
 			copy(y[i*ldy+j:i*ldy+n], part[:])
 		}
 	}
@@ -96,9 +122,9 @@ func PartFoldSet(y []float32, ldy int, x []float32, ldx int, b []float32, ldb in
 func PartFoldAdd(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, scale []float32, lds int, m, n, k int) {
 	var part [Lanes]float32
 	for j := 0; j < n; j += Lanes {
-		panel, scales := b[(j/Lanes)*ldb:][:k*Lanes], scale[(j/Lanes)*lds:][:k*Lanes]
+		panel, scales := span(b, j/Lanes*ldb, k*Lanes), span(scale, j/Lanes*lds, k*Lanes)
 		for i := range m {
-			foldDot(&part, x[i*ldx:][:k], panel, scales, n-j)
+			foldDot(&part, span(x, i*ldx, k), panel, scales, n-j)
 			add(y[i*ldy+j:i*ldy+n], &part)
 		}
 	}

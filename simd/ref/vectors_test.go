@@ -174,7 +174,7 @@ func (a *attention) add(q, cache []float32, width int, visible []int32, scale fl
 				}
 			}
 			ref.SoftmaxTile(s, a.rows, n, a.rows, lo, hi, scale, m, l, alpha)
-			ref.ValueTile(o, a.cols, s, a.rows, rows, width, alpha, n, a.rows, a.cols)
+			ref.ValueTileMasked(o, a.cols, s, a.rows, rows, width, alpha, n, a.rows, a.cols)
 		}
 		ref.FoldRows(a.O, a.cols, a.M, a.L, o, a.cols, m, l, a.rows, a.cols)
 	}

@@ -2,6 +2,18 @@ package simd
 
 import "github.com/lamina-ml/lamina/simd/ref"
 
+// Lanes is the number of outputs in a panel of packed weights.
+const Lanes = ref.Lanes
+
+// Fma is a*b + c with one rounding.
+func Fma(a, b, c float32) float32 { return ref.Fma(a, b, c) }
+
+// Exp is e^x, for every x, with the same bits on every machine.
+func Exp(x float32) float32 { return ref.Exp(x) }
+
+// Log is the natural logarithm of x, with the same bits on every machine.
+func Log(x float32) float32 { return ref.Log(x) }
+
 // Overflow says what becomes of a value beyond the largest code of an 8-bit
 // format. Rounding comes first: a value that rounds to the largest code has not
 // overflowed. NaN stays NaN under every rule.
@@ -76,83 +88,3 @@ func F32ToE8M0(x float32) uint8 { return ref.F32ToE8M0(x) }
 // above 6 become 6, and so does NaN, for the format has none; the sign stays,
 // that of zero too.
 func F32ToE2M1(x float32) uint8 { return ref.F32ToE2M1(x) }
-
-// WidenBF16 is
-//
-//	for i := range src { dst[i] = BF16ToF32(src[i]) }
-//
-// All conversions of slices need len(dst) >= len(src) and write len(src) values.
-func WidenBF16(dst []float32, src []uint16) { ref.WidenBF16(dst, src) }
-
-// WidenF16 is
-//
-//	for i := range src { dst[i] = F16ToF32(src[i]) }
-func WidenF16(dst []float32, src []uint16) { ref.WidenF16(dst, src) }
-
-// WidenE4M3 is
-//
-//	for i := range src { dst[i] = E4M3ToF32(src[i]) }
-func WidenE4M3(dst []float32, src []byte) { ref.WidenE4M3(dst, src) }
-
-// WidenE5M2 is
-//
-//	for i := range src { dst[i] = E5M2ToF32(src[i]) }
-func WidenE5M2(dst []float32, src []byte) { ref.WidenE5M2(dst, src) }
-
-// WidenE4M3FNUZ is
-//
-//	for i := range src { dst[i] = E4M3FNUZToF32(src[i]) }
-func WidenE4M3FNUZ(dst []float32, src []byte) { ref.WidenE4M3FNUZ(dst, src) }
-
-// WidenE5M2FNUZ is
-//
-//	for i := range src { dst[i] = E5M2FNUZToF32(src[i]) }
-func WidenE5M2FNUZ(dst []float32, src []byte) { ref.WidenE5M2FNUZ(dst, src) }
-
-// WidenE4M3Scaled is
-//
-//	for i := range src { dst[i] = E4M3ToF32(src[i]) * scale }
-//
-// with the product rounded once.
-func WidenE4M3Scaled(dst []float32, src []byte, scale float32) {
-	ref.WidenE4M3Scaled(dst, src, scale)
-}
-
-// NarrowBF16 is
-//
-//	for i := range src { dst[i] = F32ToBF16(src[i]) }
-func NarrowBF16(dst []uint16, src []float32) { ref.NarrowBF16(dst, src) }
-
-// NarrowF16 is
-//
-//	for i := range src { dst[i] = F32ToF16(src[i]) }
-func NarrowF16(dst []uint16, src []float32) { ref.NarrowF16(dst, src) }
-
-// NarrowE4M3 is
-//
-//	for i := range src { dst[i] = F32ToE4M3(src[i], Saturate) }
-func NarrowE4M3(dst []byte, src []float32) { ref.NarrowE4M3(dst, src) }
-
-// NarrowE5M2 is
-//
-//	for i := range src { dst[i] = F32ToE5M2(src[i], Saturate) }
-func NarrowE5M2(dst []byte, src []float32) { ref.NarrowE5M2(dst, src) }
-
-// NarrowE4M3FNUZ is
-//
-//	for i := range src { dst[i] = F32ToE4M3FNUZ(src[i], Saturate) }
-func NarrowE4M3FNUZ(dst []byte, src []float32) { ref.NarrowE4M3FNUZ(dst, src) }
-
-// NarrowE5M2FNUZ is
-//
-//	for i := range src { dst[i] = F32ToE5M2FNUZ(src[i], Saturate) }
-func NarrowE5M2FNUZ(dst []byte, src []float32) { ref.NarrowE5M2FNUZ(dst, src) }
-
-// NarrowE4M3Scaled is
-//
-//	for i := range src { dst[i] = F32ToE4M3(src[i]/scale, Saturate) }
-//
-// with the quotient rounded once to float32.
-func NarrowE4M3Scaled(dst []byte, src []float32, scale float32) {
-	ref.NarrowE4M3Scaled(dst, src, scale)
-}

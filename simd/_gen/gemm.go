@@ -1,0 +1,524 @@
+package workshop
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// gemmE4M3 multiplies by codes that become float32 in registers: the code in the upper byte of a word, the word shifted
+// by 4 with its sign, all but the sign and 7 bits masked off, is the value times 2^-120.
+//
+//	computes   y = x * codes, piece of k by piece of k, y = fma(part, scale, y)
+//	registers  SI x, R8 its stride, R9 row 3 of x; DI codes, R10 their stride; R11 three strides of either; DX y;
+//	           R12, BX scale; AX k0, R14 k1, R13 the next k with other scales, CX blocks of 4 k left, R15 n left; sums
+//	           from V0 on, then weights, an activation, the mask. m and the bases of x and y move on in their
+//	           parameters
+//	reads      words of codes once for every k, on AVX2 from up to 3 bytes before them but for a panel's first
+//	order      rows in groups, panels of 16 outputs inside, pieces of k inside; the sums stay in y between pieces
+//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+func gemmE4M3(g *G) { newGemm(g, wordDecoder{}).write() }
+
+// gemmE4M3Half is gemmE4M3 by way of binary16: the code in the upper byte of a word, shifted by 17 with its sign and
+// masked, is the binary16 of its value times 2^-8.
+//
+//	computes   y = x * codes, piece of k by piece of k, y = fma(part, scale, y)
+//	registers  those of gemmE4M3
+//	reads      as gemmE4M3
+//	order      as gemmE4M3
+//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+func gemmE4M3Half(g *G) { newGemm(g, halfDecoder{}).write() }
+
+// gemm writes a product of whole rows by panels of codes.
+type gemm struct {
+	*G
+	decoder    decoder
+	weights    []reg.VecPhysical // those decoded at a time
+	activation reg.VecPhysical   // AVX2 only: AVX-512 broadcasts in the fma
+	mask       reg.VecPhysical   // of the decoder
+}
+
+// decoder makes as many weights as there are registers for from the words at codes, whose byte kk counts. far tells
+// that the three bytes before the words may be read as well.
+type decoder interface {
+	mask() uint32
+	decode(g *gemm, codes []operand.Mem, kk int, far bool)
+}
+
+func newGemm(g *G, d decoder) *gemm {
+	if g.Wide() {
+		return &gemm{G: g, decoder: d, weights: []reg.VecPhysical{Z(30)}, mask: Z(31)}
+	}
+	return &gemm{G: g, decoder: d, weights: []reg.VecPhysical{Y(12), Y(13)}, activation: Y(14), mask: Y(15)}
+}
+
+// gemmShape is what the registers hold at a time: the sums of rows by panels of 16 outputs.
+type gemmShape struct {
+	rows, panels int
+}
+
+// column is a vector of outputs of a tile.
+type column struct {
+	panel, half int
+}
+
+func (g *gemm) columns(t gemmShape) (cs []column) {
+	for p := range t.panels {
+		cs = append(cs, column{p, 0})
+		if !g.Wide() {
+			cs = append(cs, column{p, 1})
+		}
+	}
+	return cs
+}
+
+// tiles are the shapes for the row counts that groups have: as many sums as fit, for those have to hide the latency of
+// an fma.
+func (g *gemm) tiles() []gemmShape {
+	if g.Wide() {
+		return []gemmShape{{8, 2}, {7, 2}, {6, 2}, {5, 2}, {4, 4}, {3, 4}, {2, 4}, {1, 4}}
+	}
+	return []gemmShape{{6, 1}, {5, 1}, {4, 1}, {3, 2}, {2, 3}, {1, 4}}
+}
+
+func (g *gemm) write() {
+	done := g.Fresh("done")
+	g.Arg("n", reg.RAX)
+	g.TESTQ(reg.RAX, reg.RAX)
+	g.JLE(operand.LabelRef(done))
+	g.Splat(g.decoder.mask(), g.mask)
+	next := g.Fresh("rows")
+	g.Label(next)
+	g.Arg("m", reg.RAX)
+	g.TESTQ(reg.RAX, reg.RAX)
+	g.JLE(operand.LabelRef(done))
+	labels := g.choose()
+	for _, t := range g.tiles() {
+		g.Label(labels[t.rows])
+		g.rowGroup(t)
+		g.JMP(operand.LabelRef(next))
+	}
+	g.Label(done)
+	g.Done()
+}
+
+// choose jumps to the tile for the next rows of the AX that are left, so that no small group remains.
+func (g *gemm) choose() map[int]string {
+	labels := map[int]string{}
+	for _, t := range g.tiles() {
+		labels[t.rows] = g.Fresh(fmt.Sprintf("rows%d", t.rows))
+	}
+	from := func(least, rows int) {
+		g.CMPQ(reg.RAX, operand.U32(uint32(least)))
+		g.JGE(operand.LabelRef(labels[rows]))
+	}
+	if g.Wide() {
+		from(16, 8)
+		for m := 15; m > 8; m-- {
+			from(m, (m+1)/2)
+		}
+		for m := 8; m > 1; m-- {
+			from(m, m)
+		}
+	} else {
+		from(10, 6)
+		from(7, 4)
+		for m := 6; m > 1; m-- {
+			from(m, m)
+		}
+	}
+	g.JMP(operand.LabelRef(labels[1]))
+	return labels
+}
+
+// rowGroup computes all outputs of a tile's rows.
+func (g *gemm) rowGroup(t gemmShape) {
+	g.Base("x", reg.RSI)
+	g.stride("ldx", reg.R8)
+	g.rowPointers(t)
+	g.Base("codes", reg.RDI)
+	g.Arg("ldc", reg.R10)
+	if t.panels == 4 {
+		g.LEAQ(AtX(reg.R10, reg.R10, 2, 0), reg.R11)
+	}
+	g.Base("y", reg.RDX)
+	g.Base("scale", reg.R12)
+	g.Arg("n", reg.R15)
+
+	if t.panels > 1 {
+		wide, narrow := g.Fresh("wide"), g.Fresh("narrow")
+		g.Label(wide)
+		g.CMPQ(reg.R15, operand.U32(uint32(16*t.panels)))
+		g.JLT(operand.LabelRef(narrow))
+		g.outputs(t)
+		g.JMP(operand.LabelRef(wide))
+		g.Label(narrow)
+	}
+	panel, end := g.Fresh("panel"), g.Fresh("end")
+	g.Label(panel)
+	g.TESTQ(reg.R15, reg.R15)
+	g.JLE(operand.LabelRef(end))
+	g.outputs(gemmShape{t.rows, 1})
+	g.JMP(operand.LabelRef(panel))
+	g.Label(end)
+	g.advance(t.rows)
+}
+
+// rowPointers sets R9 and, for more than six rows, R11.
+func (g *gemm) rowPointers(t gemmShape) {
+	if t.rows > 3 {
+		g.LEAQ(AtX(reg.R8, reg.R8, 2, 0), reg.R9)
+		if t.rows > 6 {
+			g.MOVQ(reg.R9, reg.R11)
+		}
+		g.ADDQ(reg.RSI, reg.R9)
+	}
+}
+
+// row is the activation of a row, kk past the current.
+func (g *gemm) row(i, kk int) operand.Mem {
+	switch {
+	case i == 0:
+		return At(reg.RSI, 4*kk)
+	case i < 3:
+		return AtX(reg.RSI, reg.R8, uint8(i), 4*kk)
+	case i == 3:
+		return At(reg.R9, 4*kk)
+	case i < 6:
+		return AtX(reg.R9, reg.R8, uint8(i-3), 4*kk)
+	case i == 6:
+		return AtX(reg.RSI, reg.R11, 2, 4*kk)
+	}
+	return AtX(reg.R9, reg.R8, 4, 4*kk)
+}
+
+// codes is memory at the current words of a panel.
+func (g *gemm) codes(panel, disp int) operand.Mem {
+	return plus(oneOfFour(reg.RDI, reg.R10, reg.R11, panel), disp)
+}
+
+// atMost lowers r to limit.
+func (g *gemm) atMost(limit, r reg.Register) {
+	below := g.Fresh("below")
+	g.CMPQ(r, limit)
+	g.JLE(operand.LabelRef(below))
+	g.MOVQ(limit, r)
+	g.Label(below)
+}
+
+// advance moves on by a group of rows.
+func (g *gemm) advance(rows int) {
+	for _, name := range []string{"x", "y"} {
+		g.Arg("ld"+name, reg.RAX)
+		g.IMUL3Q(operand.U32(uint32(4*rows)), reg.RAX, reg.RAX)
+		g.Base(name, reg.RCX)
+		g.ADDQ(reg.RAX, reg.RCX)
+		g.Store(reg.RCX, g.Param(name).Base())
+	}
+	g.Arg("m", reg.RAX)
+	g.SUBQ(operand.U32(uint32(rows)), reg.RAX)
+	g.Store(reg.RAX, g.Param("m"))
+}
+
+// outputs computes the next 16*panels outputs of a tile's rows, fewer in the last panel, and moves on by them.
+func (g *gemm) outputs(t gemmShape) {
+	piece, same := g.Fresh("piece"), g.Fresh("same")
+	g.eachRow(t, func(int) { // whose lines the first piece writes
+		for p := range t.panels {
+			g.PREFETCHT0(At(reg.R14, 64*p))
+		}
+	})
+	g.MOVQ(reg.R12, reg.RBX)
+	g.XORL(reg.EAX, reg.EAX)
+	g.Arg("step", reg.R13)
+	g.Label(piece)
+	g.part(t)
+	g.finish(t)
+	g.CMPQ(reg.RAX, reg.R13)
+	g.JNE(operand.LabelRef(same))
+	g.ADDQ(operand.U32(64), reg.RBX)
+	g.Arg("step", reg.R14)
+	g.ADDQ(reg.R14, reg.R13)
+	g.Label(same)
+	g.Arg("k", reg.R14)
+	g.CMPQ(reg.RAX, reg.R14)
+	g.JLT(operand.LabelRef(piece))
+
+	g.SHLQ(operand.U8(2), reg.R14)
+	g.SUBQ(reg.R14, reg.RSI)
+	if t.rows > 3 {
+		g.SUBQ(reg.R14, reg.R9)
+	}
+	g.SHLQ(operand.U8(2), reg.R14)
+	g.SUBQ(reg.R14, reg.RDI)
+	g.stride("lds", reg.R14)
+	for range t.panels {
+		g.ADDQ(reg.R10, reg.RDI)
+		g.ADDQ(reg.R14, reg.R12)
+	}
+	g.ADDQ(operand.U32(uint32(64*t.panels)), reg.RDX)
+	g.SUBQ(operand.U32(uint32(16*t.panels)), reg.R15)
+}
+
+// part sums the products of the piece of k that begins at AX into the accumulators, and sets R14 to its end.
+func (g *gemm) part(t gemmShape) {
+	g.MOVQ(reg.RAX, reg.R14)
+	g.ORQ(operand.U32(255), reg.R14)
+	g.INCQ(reg.R14)
+	g.atMost(reg.R13, reg.R14)
+	g.Arg("k", reg.RCX)
+	g.atMost(reg.RCX, reg.R14)
+	g.MOVQ(reg.R14, reg.RCX)
+	g.SUBQ(reg.RAX, reg.RCX)
+	g.SHRQ(operand.U8(2), reg.RCX)
+	for i := range t.rows * len(g.columns(t)) {
+		g.Zero(g.V(i))
+	}
+	loop, end := g.Fresh("loop"), g.Fresh("end")
+	if !g.Wide() {
+		g.TESTQ(reg.RAX, reg.RAX)
+		g.JNZ(operand.LabelRef(loop))
+		g.block(t, false)
+		g.JZ(operand.LabelRef(end))
+	}
+	g.Label(loop)
+	g.block(t, !g.Wide())
+	g.JNZ(operand.LabelRef(loop))
+	g.Label(end)
+}
+
+// block adds the products of four k and counts them. far: see decoder.
+func (g *gemm) block(t gemmShape, far bool) {
+	columns := g.columns(t)
+	for kk := range 4 {
+		for c := 0; c < len(columns); c += len(g.weights) {
+			var codes []operand.Mem
+			for _, at := range columns[c:min(c+len(g.weights), len(columns))] {
+				codes = append(codes, g.codes(at.panel, at.half*g.Bytes()))
+			}
+			g.decoder.decode(g, codes, kk, far)
+			for i := range t.rows {
+				g.multiply(t, i, c, len(codes), kk)
+			}
+		}
+	}
+	for p := range t.panels {
+		g.PREFETCHT0(g.codes(p, t.ahead()))
+	}
+	g.ADDQ(operand.U32(16), reg.RSI)
+	if t.rows > 3 {
+		g.ADDQ(operand.U32(16), reg.R9)
+	}
+	g.ADDQ(operand.U32(64), reg.RDI)
+	g.DECQ(reg.RCX)
+}
+
+// ahead is how far codes are prefetched: a tile of one row is through with a panel before a longer way pays.
+func (t gemmShape) ahead() int {
+	if t.rows == 1 {
+		return 2048
+	}
+	return 4096
+}
+
+// multiply adds the products of an activation and n decoded weights to the sums from column c on.
+func (g *gemm) multiply(t gemmShape, i, c, n, kk int) {
+	if g.Wide() {
+		g.VFMADD231PS_BCST(g.row(i, kk), g.weights[0], g.sum(t, i, c))
+		return
+	}
+	if t.rows > 1 || c == 0 {
+		g.VBROADCASTSS(g.row(i, kk), g.activation)
+	}
+	for h, w := range g.weights[:n] {
+		g.VFMADD231PS(w, g.activation, g.sum(t, i, c+h))
+	}
+}
+
+// sum is the accumulator of a row and column.
+func (g *gemm) sum(t gemmShape, i, c int) reg.VecPhysical {
+	return g.V(i*len(g.columns(t)) + c)
+}
+
+// finish makes y = fma(part, scale, y), or fma(part, scale, 0) for the first piece, and AX the end of the piece.
+func (g *gemm) finish(t gemmShape) {
+	first, end := g.Fresh("first"), g.Fresh("end")
+	g.TESTQ(reg.RAX, reg.RAX)
+	g.MOVQ(reg.R14, reg.RAX)
+	g.JZ(operand.LabelRef(first))
+	g.scaleParts(t, false)
+	g.JMP(operand.LabelRef(end))
+	g.Label(first)
+	g.scaleParts(t, true)
+	g.Label(end)
+}
+
+func (g *gemm) scaleParts(t gemmShape, first bool) {
+	if t.panels > 1 {
+		g.scaleWhole(t, first)
+		return
+	}
+	whole, end := g.Fresh("whole"), g.Fresh("end")
+	g.CMPQ(reg.R15, operand.U32(16))
+	g.JGE(operand.LabelRef(whole))
+	g.scaleTail(t, first)
+	g.JMP(operand.LabelRef(end))
+	g.Label(whole)
+	g.scaleWhole(t, first)
+	g.Label(end)
+}
+
+// scaleWhole does so for whole panels.
+func (g *gemm) scaleWhole(t gemmShape, first bool) {
+	zero := g.zeroFor(first)
+	columns := g.columns(t)
+	for c := 0; c < len(columns); c += len(g.weights) {
+		now := columns[c:min(c+len(g.weights), len(columns))]
+		for h, at := range now {
+			g.VMOVUPS(g.scaleOf(at), g.weights[h])
+		}
+		g.eachRow(t, func(i int) {
+			for h, at := range now {
+				y, s := At(reg.R14, 64*at.panel+at.half*g.Bytes()), g.sum(t, i, c+h)
+				if first {
+					g.VFMADD213PS(zero, g.weights[h], s)
+				} else {
+					g.VFMADD213PS(y, g.weights[h], s)
+				}
+				g.VMOVUPS(s, y)
+			}
+		})
+	}
+}
+
+// scaleOf is the scales of a column. It overwrites CX.
+func (g *gemm) scaleOf(c column) operand.Mem {
+	disp := c.half * g.Bytes()
+	if c.panel == 0 {
+		return At(reg.RBX, disp)
+	}
+	g.stride("lds", reg.RCX)
+	if c.panel == 3 {
+		g.LEAQ(AtX(reg.RCX, reg.RCX, 2, 0), reg.RCX)
+		return AtX(reg.RBX, reg.RCX, 1, disp)
+	}
+	return AtX(reg.RBX, reg.RCX, uint8(c.panel), disp)
+}
+
+// zeroFor is a zero if it is wanted.
+func (g *gemm) zeroFor(first bool) reg.VecPhysical {
+	zero := g.spare()
+	if first {
+		g.Zero(zero)
+	}
+	return zero
+}
+
+// spare is a vector that is free between pieces.
+func (g *gemm) spare() reg.VecPhysical {
+	if g.Wide() {
+		return Z(29)
+	}
+	return g.activation
+}
+
+// eachRow goes through the rows of y: R14 is the row.
+func (g *gemm) eachRow(t gemmShape, do func(i int)) {
+	g.stride("ldy", reg.RCX)
+	g.MOVQ(reg.RDX, reg.R14)
+	for i := range t.rows {
+		do(i)
+		if i+1 < t.rows {
+			g.ADDQ(reg.RCX, reg.R14)
+		}
+	}
+}
+
+// scaleTail is scaleWhole for the R15 < 16 outputs of the last panel.
+func (g *gemm) scaleTail(t gemmShape, first bool) {
+	masks := g.tailMasks()
+	total := g.zeroFor(first)
+	g.eachRow(t, func(i int) {
+		for h, mask := range masks {
+			y, s := At(reg.R14, h*g.Bytes()), g.sum(t, i, h)
+			if !first {
+				g.loadTail(y, mask, total)
+			}
+			g.VFMADD132PS(At(reg.RBX, h*g.Bytes()), total, s)
+			g.storeTail(s, mask, y)
+		}
+	})
+}
+
+// tailMasks selects the R15 < 16 outputs of the last panel in each of its vectors. It overwrites CX and R14.
+func (g *gemm) tailMasks() []reg.Register {
+	if g.Wide() {
+		g.Tail(reg.R15, reg.R14, reg.K1)
+		return []reg.Register{reg.K1}
+	}
+	lower, upper := g.weights[0], g.weights[1]
+	g.MOVQ(operand.U32(8), reg.RCX)
+	g.atMost(reg.R15, reg.RCX)
+	g.Tail(reg.RCX, reg.R14, lower)
+	g.NEGQ(reg.RCX)
+	g.ADDQ(reg.R15, reg.RCX)
+	g.Tail(reg.RCX, reg.R14, upper)
+	return []reg.Register{lower, upper}
+}
+
+// downBy brings byte kk of the words at codes to the top, and shifts it down with its sign. Words that begin 3-kk bytes
+// earlier have it on top already.
+func (g *gemm) downBy(bits int, codes operand.Mem, kk int, far bool, to reg.VecPhysical) {
+	up := operand.U8(uint8(8 * (3 - kk)))
+	down := operand.U8(uint8(bits))
+	switch {
+	case g.Wide() && kk == 3:
+		g.VPSRAD(down, codes, to)
+	case g.Wide():
+		g.VPSLLD(up, codes, to)
+		g.VPSRAD(down, to, to)
+	case far || kk == 3:
+		codes.Disp -= 3 - kk
+		g.VMOVUPS(codes, to)
+		g.VPSRAD(down, to, to)
+	default:
+		g.VMOVUPS(codes, to)
+		g.VPSLLD(up, to, to)
+		g.VPSRAD(down, to, to)
+	}
+	g.And(g.mask, to, to)
+}
+
+// wordDecoder makes values times 2^-120.
+type wordDecoder struct{}
+
+func (wordDecoder) mask() uint32 { return 0x87F00000 }
+
+func (wordDecoder) decode(g *gemm, codes []operand.Mem, kk int, far bool) {
+	for h, at := range codes {
+		g.downBy(4, at, kk, far, g.weights[h])
+	}
+}
+
+// halfDecoder makes values times 2^-8.
+type halfDecoder struct{}
+
+func (halfDecoder) mask() uint32 { return 0x0000BF80 }
+
+func (halfDecoder) decode(g *gemm, codes []operand.Mem, kk int, far bool) {
+	for h, at := range codes {
+		g.downBy(17, at, kk, far, g.weights[h])
+	}
+	if g.Wide() {
+		g.VPMOVDW(Z(30), Y(30))
+		g.VCVTPH2PS(Y(30), Z(30))
+		return
+	}
+	// The packing interleaves the halves of both vectors; the permutation undoes it.
+	g.VPACKUSDW(Y(13), Y(12), Y(12))
+	g.VPERMQ(operand.U8(0xD8), Y(12), Y(12))
+	g.VEXTRACTI128(operand.U8(1), Y(12), X(13))
+	g.VCVTPH2PS(X(12), Y(12))
+	g.VCVTPH2PS(X(13), Y(13))
+}

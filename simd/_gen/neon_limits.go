@@ -1,0 +1,117 @@
+package workshop
+
+// fmaLoopNEON keeps the fma units as busy as they can be: 16 values hide a latency of 4 on four units. An fma of a vector
+// adds to its destination, which must be b before, and a copy would take the place of an fma. So b is loaded, two vectors
+// at a time, from the memory of the values, which are in registers meanwhile. 8 registers are ahead with b, so that the
+// values wander through 24 and are in their places again after 3 rounds.
+//
+//	computes   x = fma(x, a, b), n times
+//	registers  V0 to V23 x and b, a, b; x, left
+//	reads      x, 16 vectors at a time, which is b then
+//	order      16 vectors n times, then the next
+//	limits     the load of a vector for each fma, where a core starts fewer of those
+func fmaLoopNEON(a *A) {
+	const values, vectors, ahead = 192, 16, 8
+	x, left, n := a.Base("x"), a.GP("left"), a.Arg("n")
+	ring := a.Vecs("ring", vectors+ahead)
+	f, b := a.ArgF("a"), a.ArgF("b")
+	a.VDUPe(f.S(0), f.S4())
+	a.VDUPe(b.S(0), b.S4())
+	round := func(first int) {
+		at := func(i int) Vec { return ring[(first+i)%len(ring)] }
+		for i := 0; i < vectors; i += 2 {
+			to, and := at(vectors+i), at(vectors+i+1)
+			a.FLDPQ(x.At(0), to, and)
+			a.VFMLA(f.S4(), at(i).S4(), to.S4())
+			a.VFMLA(f.S4(), at(i+1).S4(), and.S4())
+		}
+	}
+	done := a.Fresh("done")
+	a.CMP(Imm(0), n)
+	a.BLE(done)
+	for range values / 4 / vectors {
+		for i := 0; i < vectors; i += 2 {
+			a.FLDPQ(x.At(16*i), ring[i], ring[i+1])
+		}
+		a.FSTPQ(b, b, x.At(0))
+		a.Copy(n, left)
+		a.steps(left, len(ring)/ahead, func() {
+			for i := range len(ring) / ahead {
+				round(vectors * i)
+			}
+		})
+		a.steps(left, 1, func() {
+			round(0)
+			for i := range vectors { // the last of them are where the others go
+				i = (i + ahead) % vectors
+				a.VMOV(ring[(vectors+i)%len(ring)].B16(), ring[i].B16())
+			}
+		})
+		for i := 0; i < vectors; i += 2 {
+			a.FSTPQ(ring[i], ring[i+1], x.At(16*i))
+		}
+		a.ADD(Imm(16*vectors), x, x)
+	}
+	a.Label(done)
+	a.Done()
+}
+
+// xorWordsNEON reads memory and does little else.
+//
+//	computes   the exclusive or of all words of x
+//	registers  x, left, two words; 8 vectors of sums and 8 of words
+//	reads      x, 8 vectors at a time, the rest by words
+//	order      from the front
+//	limits     none
+func xorWordsNEON(a *A) {
+	x, left, sum, word := a.Base("x"), a.Len("x"), a.GP("sum"), a.GP("word")
+	sums, words := a.Vecs("sums", 8), a.Vecs("words", 8)
+	for _, s := range sums {
+		a.Zero(s)
+	}
+	a.steps(left, 2*len(words), func() {
+		for i := 0; i < len(words); i += 2 {
+			a.FLDPQ(x.At(16*i), words[i], words[i+1])
+		}
+		a.ADD(Imm(16*len(words)), x, x)
+		for i, w := range words {
+			a.VEOR(w.B16(), sums[i].B16(), sums[i].B16())
+		}
+	})
+	for step := len(sums) / 2; step > 0; step /= 2 {
+		for i := range step {
+			a.VEOR(sums[i+step].B16(), sums[i].B16(), sums[i].B16())
+		}
+	}
+	a.VMOVto(sums[0].D(0), sum)
+	a.VMOVto(sums[0].D(1), word)
+	a.EOR(word, sum, sum)
+	a.steps(left, 1, func() {
+		a.MOVD(x.Post(8), word)
+		a.EOR(word, sum, sum)
+	})
+	a.Result(sum)
+	a.Done()
+}
+
+// prefetchNEON asks for lines in all caches: what it asks for is read within a tile's time.
+//
+//	computes   nothing
+//	registers  x, its end
+//	reads      nothing: a prefetch never faults
+//	order      from the front, a line of 64 bytes at a time
+//	limits     none
+func prefetchNEON(a *A) {
+	x, end := a.Base("x"), a.Len("x")
+	loop, done := a.Fresh("loop"), a.Fresh("done")
+	a.CBZ(end, done)
+	a.ADD(x, end, end)
+	a.AND(Imm(-64), x, x)
+	a.Label(loop)
+	a.PRFM(x.At(0), "PLDL1KEEP")
+	a.ADD(Imm(64), x, x)
+	a.CMP(end, x)
+	a.BLO(loop)
+	a.Label(done)
+	a.Done()
+}

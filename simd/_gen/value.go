@@ -1,0 +1,509 @@
+package workshop
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// valueTile adds a tile of values to its rows: a product whose broadcast side is p and whose vectors are columns of v.
+//
+//	computes   o[j][c] = o[j][c]*alpha[j], then fma(p[key][j], v[key][c], o[j][c]) for each key in order
+//	registers  DI v of the strip, SI and DX p and o of the row block, R8 and R9 p and v of the key, R10 and R11 one and
+//	           three strides of p, R12 and R13 of v, BX the stride of o, R14 rows left, CX keys left, AX and R15 scratch
+//	reads      each strip of v once for each row block: a strip stays in L1; o once; p once for each strip
+//	order      strips of columns, in them blocks of rows, in them keys; an output stays in a register for all keys
+//	limits     none
+func valueTile(g *G) { valueBody(g, false) }
+
+// valueTileMasked skips the keys whose p is -0. Groups of keys without a sign bit in the p of a row block, which are
+// most, run as in valueTile; groups and keys that are hidden from the whole block are passed over; what is left goes
+// key by key.
+//
+//	computes   valueTile without the terms whose p is -0
+//	registers  as valueTile; AX holds two words of -0 in the loop over the keys, R15 what is compared with them
+//	reads      as valueTile, and each p once more for each strip, as an integer
+//	order      as valueTile
+//	limits     none
+func valueTileMasked(g *G) { valueBody(g, true) }
+
+// The registers of both, see above.
+var (
+	valueV, valueP, valueO      = reg.RDI, reg.RSI, reg.RDX
+	keyP, keyV                  = reg.R8, reg.R9
+	strideP, strideP3           = reg.R10, reg.R11
+	strideV, strideV3           = reg.R12, reg.R13
+	strideO                     = reg.RBX
+	rowsLeft, keysLeft          = reg.R14, reg.RCX
+	valueScratch, valueScratch2 = reg.R15, reg.RAX
+)
+
+// keyGroup is how many keys a loop of the full tiles takes at once.
+const keyGroup = 4
+
+// valueShape is a register tile of rows x width vectors. Its accumulators are the registers from 0, row by row; temp is
+// the first of four others.
+type valueShape struct {
+	*G
+	masked      bool // skips hidden keys
+	rows, width int
+	tail        bool // the vector is the last, which is not full
+	temp        int
+}
+
+// valueBody cuts the columns into strips, the widest first. One to three rows have too few accumulators in a strip of
+// two vectors to keep the fma units busy, so they have wider ones.
+func valueBody(g *G, masked bool) {
+	tallest, temp := 6, 12
+	wide := []valueShape{{rows: 1, width: 8}, {rows: 2, width: 4}, {rows: 3, width: 4}}
+	if g.Wide() {
+		tallest, temp = 8, 28
+		wide = []valueShape{{rows: 1, width: 4}, {rows: 2, width: 4}}
+	}
+	g.Base("v", valueV)
+	g.stride("ldp", strideP)
+	g.LEAQ(AtX(strideP, strideP, 2, 0), strideP3)
+	g.stride("ldv", strideV)
+	g.LEAQ(AtX(strideV, strideV, 2, 0), strideV3)
+	g.stride("ldo", strideO)
+	done := g.Fresh("done")
+	g.Arg("n", rowsLeft)
+	g.TESTQ(rowsLeft, rowsLeft)
+	g.JLE(operand.LabelRef(done))
+	for _, t := range wide {
+		other := g.Fresh("other")
+		g.CMPQ(rowsLeft, operand.U8(t.rows))
+		g.JNE(operand.LabelRef(other))
+		t.G, t.masked, t.temp = g, masked, temp
+		t.strips(t.rows)
+		g.Label(other)
+	}
+	for _, t := range []valueShape{{width: 2}, {width: 1}, {width: 1, tail: true}} {
+		t.G, t.masked, t.temp = g, masked, temp
+		t.strips(tallest)
+	}
+	g.Label(done)
+	g.Done()
+}
+
+// strips runs over the strips of t.width vectors that fit into the columns left, or over the tail. A tile that has its
+// rows takes them all, else blocks of up to tallest rows do. It leaves the number of rows in rowsLeft.
+func (t valueShape) strips(tallest int) {
+	strip, end := t.Fresh("strip"), t.Fresh("end")
+	t.Label(strip)
+	t.openStrip(end)
+	if t.rows > 0 {
+		t.block()
+	} else {
+		t.blocks(tallest)
+	}
+	if !t.tail {
+		t.ADDQ(operand.U32(uint32(t.width*t.Bytes())), valueV)
+		t.JMP(operand.LabelRef(strip))
+	}
+	t.Label(end)
+}
+
+// openStrip goes to the first row of the strip at valueV, or to end if the columns left do not fill it.
+func (t valueShape) openStrip(end string) {
+	left, base := valueScratch2, valueScratch
+	t.Base("v", base)
+	t.Base("o", valueO)
+	t.ADDQ(valueV, valueO)
+	t.SUBQ(base, valueO)
+	t.Arg("cols", left)
+	t.LEAQ(AtX(base, left, 4, 0), left)
+	t.SUBQ(valueV, left)
+	t.Base("p", valueP)
+	t.Arg("n", rowsLeft)
+	if !t.tail {
+		t.CMPQ(left, operand.U32(uint32(t.width*t.Bytes())))
+		t.JLT(operand.LabelRef(end))
+		return
+	}
+	t.SHRQ(operand.U8(2), left)
+	t.JZ(operand.LabelRef(end))
+	t.Tail(left, valueScratch, t.columns())
+}
+
+// blocks cuts rows into blocks, each of which has a tile.
+func (t valueShape) blocks(tallest int) {
+	next, end := t.Fresh("rows"), t.Fresh("rows_end")
+	labels := make([]string, tallest+1)
+	for rows := range labels {
+		labels[rows] = t.Fresh(fmt.Sprintf("rows%d", rows))
+	}
+	t.Label(next)
+	most := 2*tallest + 1
+	t.CMPQ(rowsLeft, operand.U8(most))
+	t.JGT(operand.LabelRef(labels[tallest]))
+	for n := most; n > 0; n-- {
+		t.CMPQ(rowsLeft, operand.U8(n))
+		t.JEQ(operand.LabelRef(labels[evenly(n, tallest)]))
+	}
+	t.JMP(operand.LabelRef(end))
+	for rows := tallest; rows > 0; rows-- {
+		t.rows = rows
+		t.Label(labels[rows])
+		t.block()
+		t.ADDQ(operand.U8(4*rows), valueP)
+		t.LEAQ(t.row(rows), valueO)
+		t.SUBQ(operand.U8(rows), rowsLeft)
+		t.JMP(operand.LabelRef(next))
+	}
+	t.Label(end)
+}
+
+// evenly is the first of the fewest parts, none above most, into which n falls evenly. No part is small unless n is.
+func evenly(n, most int) int {
+	parts := (n + most - 1) / most
+	return (n + parts - 1) / parts
+}
+
+// block takes a tile of outputs through all keys. What is left of the keys by groups comes first.
+func (t valueShape) block() {
+	t.toRows()
+	t.open()
+	t.prefetch()
+	t.MOVQ(valueP, keyP)
+	t.MOVQ(valueV, keyV)
+	if t.masked {
+		t.MOVQ(operand.U64(hiddenBits<<32|hiddenBits), valueScratch2)
+	}
+	step, group, some, end := t.Fresh("step"), t.Fresh("group"), t.Fresh("some"), t.Fresh("keys_end")
+	t.Arg("keys", keysLeft)
+	t.TESTQ(keysLeft, keysLeft)
+	t.JLE(operand.LabelRef(end))
+	if t.tail { // rare: no groups
+		t.Label(step)
+		t.step()
+		t.DECQ(keysLeft)
+		t.JNZ(operand.LabelRef(step))
+	} else {
+		t.TESTQ(operand.U32(keyGroup-1), keysLeft)
+		t.JZ(operand.LabelRef(group))
+		t.Label(step)
+		t.step()
+		t.DECQ(keysLeft)
+		t.TESTQ(operand.U32(keyGroup-1), keysLeft)
+		t.JNZ(operand.LabelRef(step))
+		t.TESTQ(keysLeft, keysLeft)
+		t.JZ(operand.LabelRef(end))
+		t.Label(group)
+		if t.masked {
+			t.signs(some)
+		}
+		for key := range keyGroup {
+			t.key(key)
+		}
+		t.pass(group)
+		if t.masked {
+			t.JMP(operand.LabelRef(end))
+			t.Label(some)
+			t.hiddenGroup(step)
+			t.pass(group)
+		}
+	}
+	t.Label(end)
+	t.toRows()
+	t.close()
+}
+
+// pass moves behind a group, and on to the next if there is one.
+func (t valueShape) pass(group string) {
+	t.LEAQ(AtX(keyP, strideP, keyGroup, 0), keyP)
+	t.LEAQ(AtX(keyV, strideV, keyGroup, 0), keyV)
+	t.SUBQ(operand.U8(keyGroup), keysLeft)
+	t.JNZ(operand.LabelRef(group))
+}
+
+// toRows prepares row: it points keyP and keyV, which the loop over the keys does not need yet or any more, at rows 3
+// and 6 of o.
+func (t valueShape) toRows() {
+	if t.rows < 3 {
+		return
+	}
+	t.LEAQ(AtX(strideO, strideO, 2, 0), keyV)
+	t.LEAQ(AtX(valueO, keyV, 1, 0), keyP)
+	if t.rows >= 6 {
+		t.ADDQ(keyP, keyV)
+	}
+}
+
+// row is the beginning of row r of o in the strip, r <= 8.
+func (t valueShape) row(r int) operand.Mem {
+	base := []reg.GPPhysical{valueO, keyP, keyV}[r/3]
+	if r%3 == 0 {
+		return At(base, 0)
+	}
+	return AtX(base, strideO, uint8(r%3), 0)
+}
+
+// acc is the accumulator of vector w of row r.
+func (t valueShape) acc(r, w int) reg.VecPhysical { return t.V(r*t.width + w) }
+
+// other is one of the four vectors that are no accumulators.
+func (t valueShape) other(i int) reg.VecPhysical { return t.V(t.temp + i) }
+
+// columns is the mask of the columns of the tail. A tail's tile leaves more than four vectors free.
+func (t valueShape) columns() reg.Register { return t.byLevel(reg.K1, t.V(t.temp-1)) }
+
+// open loads the outputs and scales them, if there is an alpha. It does not look for alphas of 1: the products, which
+// change no bits then, are quicker.
+func (t valueShape) open() {
+	plain, opened := t.Fresh("plain"), t.Fresh("opened")
+	alpha, offset := valueScratch, valueScratch2
+	t.Base("alpha", alpha)
+	t.TESTQ(alpha, alpha)
+	t.JZ(operand.LabelRef(plain))
+	t.Base("p", offset)
+	t.SUBQ(valueP, offset)
+	t.SUBQ(offset, alpha)
+	for r := range t.rows {
+		t.VBROADCASTSS(At(alpha, 4*r), t.other(0))
+		for w := range t.width {
+			from := operand.Op(t.vector(t.row(r), w))
+			if t.tail {
+				t.load(t.row(r), t.acc(r, w))
+				from = t.acc(r, w)
+			}
+			t.VMULPS(from, t.other(0), t.acc(r, w))
+		}
+	}
+	t.JMP(operand.LabelRef(opened))
+	t.Label(plain)
+	for r := range t.rows {
+		for w := range t.width {
+			t.load(t.vector(t.row(r), w), t.acc(r, w))
+		}
+	}
+	t.Label(opened)
+}
+
+// close stores the outputs.
+func (t valueShape) close() {
+	for r := range t.rows {
+		for w := range t.width {
+			to := t.vector(t.row(r), w)
+			if t.tail {
+				t.storeTail(t.acc(r, w), t.columns(), to)
+			} else {
+				t.VMOVUPS(t.acc(r, w), to)
+			}
+		}
+	}
+}
+
+// vector is vector w of what begins at m.
+func (t valueShape) vector(m operand.Mem, w int) operand.Mem { return plus(m, w*t.Bytes()) }
+
+// load reads a vector, of the tail only what there is.
+func (t valueShape) load(from operand.Mem, to reg.VecPhysical) {
+	if t.tail {
+		t.loadTail(from, t.columns(), to)
+	} else {
+		t.VMOVUPS(from, to)
+	}
+}
+
+// prefetch asks for the outputs of the next block, whose lines are too far apart for the hardware to foresee.
+func (t valueShape) prefetch() {
+	if t.tail {
+		return
+	}
+	next := keyP
+	t.LEAQ(t.row(t.rows), next)
+	for r := range t.rows {
+		m := At(next, 0)
+		if r%3 > 0 {
+			m = AtX(next, strideO, uint8(r%3), 0)
+		} else if r > 0 {
+			t.LEAQ(AtX(next, strideO, 2, 0), next)
+			t.ADDQ(strideO, next)
+		}
+		for line := 0; line < t.width*t.Bytes(); line += 64 {
+			t.PREFETCHT0(plus(m, line))
+		}
+	}
+}
+
+// pOf is p of row r for key i of the group, vOf vector w of its values.
+func (t valueShape) pOf(i, r int) operand.Mem {
+	return plus(oneOfFour(keyP, strideP, strideP3, i), 4*r)
+}
+func (t valueShape) vOf(i, w int) operand.Mem {
+	return t.vector(oneOfFour(keyV, strideV, strideV3, i), w)
+}
+
+// key adds key i of the group to all rows.
+func (t valueShape) key(i int) {
+	if t.width > 2 {
+		t.keyOfFewRows(i)
+		return
+	}
+	for w := range t.width {
+		t.load(t.vOf(i, w), t.other(w))
+	}
+	if !t.tail { // what the next strip needs
+		for line := 0; line < t.width*t.Bytes(); line += 64 {
+			t.PREFETCHT0(plus(t.vOf(i, t.width), line))
+		}
+	}
+	for r := range t.rows {
+		// Zen 4 does one and a half fma and broadcasts a cycle, together; a broadcast within an fma is free.
+		embedded := t.Wide() && r%3 == 1
+		p := t.other(2 + r%2)
+		if !embedded {
+			t.VBROADCASTSS(t.pOf(i, r), p)
+		}
+		for w := range t.width {
+			if embedded {
+				t.VFMADD231PS_BCST(t.pOf(i, r), t.other(w), t.acc(r, w))
+			} else {
+				t.VFMADD231PS(t.other(w), p, t.acc(r, w))
+			}
+		}
+	}
+}
+
+// keyOfFewRows is key with p in registers in place of v: up to three rows.
+func (t valueShape) keyOfFewRows(i int) {
+	for r := range t.rows {
+		t.VBROADCASTSS(t.pOf(i, r), t.other(r))
+	}
+	for w := range t.width {
+		v := operand.Op(t.vOf(i, w))
+		if t.rows > 1 {
+			t.VMOVUPS(v, t.other(3))
+			v = t.other(3)
+		}
+		for r := range t.rows {
+			t.VFMADD231PS(v, t.other(r), t.acc(r, w))
+		}
+	}
+}
+
+// step takes one key and moves on.
+func (t valueShape) step() {
+	passed := t.Fresh("passed")
+	if t.masked {
+		t.hiddenStep(passed)
+	} else {
+		t.key(0)
+	}
+	t.Label(passed)
+	t.ADDQ(strideP, keyP)
+	t.ADDQ(strideV, keyV)
+}
+
+// pairs are the offsets of the pairs of words that cover the p of a block, two of them overlapping if rows are odd.
+func (t valueShape) pairs() (offsets []int) {
+	for r := 0; r+2 <= t.rows; r += 2 {
+		offsets = append(offsets, 4*r)
+	}
+	if t.rows%2 == 1 {
+		offsets = append(offsets, 4*(t.rows-2))
+	}
+	return offsets
+}
+
+// hiddenGroup goes to step unless all p of the group are -0, the least of all integers: their maximum tells.
+func (t valueShape) hiddenGroup(step string) {
+	if t.rows < 4 {
+		t.JMP(operand.LabelRef(step))
+		return
+	}
+	most, half := X(t.temp), X(t.temp+1)
+	for key := range keyGroup {
+		first := t.pOf(key, 0)
+		if key == 0 {
+			t.VMOVUPS(first, most)
+		} else {
+			t.VPMAXSD(first, most, most)
+		}
+		if t.rows > 4 {
+			t.VPMAXSD(t.pOf(key, t.rows-4), most, most)
+		}
+	}
+	t.VPSHUFD(operand.U8(0x4E), most, half)
+	t.VPMAXSD(half, most, most)
+	t.VMOVQ(most, valueScratch)
+	t.CMPQ(valueScratch, valueScratch2)
+	t.JNE(operand.LabelRef(step))
+}
+
+// signs goes to step if any p of the group has its sign bit set, as -0 has.
+func (t valueShape) signs(step string) {
+	bits := valueScratch
+	for key := range keyGroup {
+		if t.rows == 1 {
+			if key == 0 {
+				t.MOVL(t.pOf(key, 0), bits.As32())
+			} else {
+				t.ORL(t.pOf(key, 0), bits.As32())
+			}
+			continue
+		}
+		for i, offset := range t.pairs() {
+			if key == 0 && i == 0 {
+				t.MOVQ(t.pOf(key, offset/4), bits)
+			} else {
+				t.ORQ(t.pOf(key, offset/4), bits)
+			}
+		}
+	}
+	t.TESTQ(valueScratch2, bits)
+	t.JNZ(operand.LabelRef(step))
+}
+
+// hiddenStep adds a key to those rows that see it, and goes to passed at once if none does.
+func (t valueShape) hiddenStep(passed string) {
+	if t.rows == 1 {
+		t.CMPL(t.pOf(0, 0), valueScratch2.As32())
+		t.JEQ(operand.LabelRef(passed))
+		t.key(0)
+		return
+	}
+	some := t.Fresh("some")
+	pairs := t.pairs()
+	for i, offset := range pairs {
+		t.CMPQ(t.pOf(0, offset/4), valueScratch2)
+		if i+1 < len(pairs) {
+			t.JNE(operand.LabelRef(some))
+		} else {
+			t.JEQ(operand.LabelRef(passed))
+		}
+	}
+	t.Label(some)
+	t.keyOfSomeRows()
+}
+
+// keyOfSomeRows is key for the rows whose p is not hidden. AVX-512 masks the fma. AVX2 makes v +0 for the others: -0 *
+// +0 is -0, and adding that changes nothing, not even a -0.
+func (t valueShape) keyOfSomeRows() {
+	p, minus, match, seen := t.other(0), t.other(1), t.other(2), t.other(3)
+	t.Splat(hiddenBits, minus)
+	values := func(w int) operand.Op { return t.vOf(0, w) }
+	if t.tail {
+		v := t.V(t.temp - 2)
+		t.load(t.vOf(0, 0), v)
+		values = func(int) operand.Op { return v }
+	}
+	for r := range t.rows {
+		t.VBROADCASTSS(t.pOf(0, r), p)
+		if t.Wide() {
+			t.VPCMPD(cmpNeq, minus, p, reg.K2)
+		} else {
+			t.VPCMPEQD(minus, p, match)
+		}
+		for w := range t.width {
+			if t.Wide() {
+				t.VFMADD231PS(values(w), p, reg.K2, t.acc(r, w))
+				continue
+			}
+			t.VPANDN(values(w), match, seen)
+			t.VFMADD231PS(seen, p, t.acc(r, w))
+		}
+	}
+}

@@ -21,6 +21,8 @@ var exhaustive = flag.Bool("exhaustive", false, "try all 2^32 float32 values, no
 
 func TestMain(m *testing.M) { kerneltest.Main(m) }
 
+func TestLevel(t *testing.T) { kerneltest.Level(t) }
+
 // The definition of the conversion, for the 2^16 values whose upper half is hi:
 // they lie between hi and hi+1, read as bf16, and go to the nearer of the two, in
 // the middle to the even one. The neighbour above the largest finite value counts

@@ -21,6 +21,8 @@ import (
 
 func TestMain(m *testing.M) { kerneltest.Main(m) }
 
+func TestLevel(t *testing.T) { kerneltest.Level(t) }
+
 // file is a file with this header and data, whatever they say.
 func file(header string, data ...byte) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))

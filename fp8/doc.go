@@ -40,9 +40,12 @@
 // panels of 16 outputs, off the garbage-collected heap:
 //
 //	codes   [batch][panel = n/16][k][lane = n%16]     lanes past N hold zero
+//	        [batch][panel][k/4][lane][k%4]            E4M3 with scales, if K and the step allow
 //	scales  [batch][panel][k/step][lane]              float32
 //
-// and [Packed.Mul] computes, for every matrix b of the batch,
+// [PackOptions].Into puts them into the caller's memory instead, [Packed.WriteTo] into
+// a file, from which [ReadPacked] has them back. [Packed.Mul] computes, for every
+// matrix b of the batch,
 //
 //	y[b][i][j] = sum over k of x[b][i][k] * value[b][j][k]      i < M, j < N
 //
@@ -55,6 +58,11 @@
 //	scales      y = fma(part, scale, y) for every piece, from y = 0
 //	step < 16   every x[k] is multiplied by its scale, rounded once; then as
 //	            without scales
+//
+// E4M3 weights of the second order of codes are decoded in registers, from activations that are
+// lifted by a power of two first, exactly. Mul does that by itself; [Packed.Lift] and
+// [Packed.MulLifted] are for callers that use the same activations more than once. The bits are
+// those of [Packed.MulPanels], which takes over where an activation is too large to be lifted.
 //
 // [Packed.MulQuant] quantises the activations, too: to codes with a scale for each
 // row and group of columns. Then k is cut at the groups of both, whatever their

@@ -14,6 +14,9 @@ var (
 	ErrScale = errors.New("fp8: bad scale")
 	// ErrStep marks a step along k inside which the scales change.
 	ErrStep = errors.New("fp8: bad step")
+	// ErrPacked marks what ReadPacked read as no packed weights of this version of
+	// the layout, or as damaged.
+	ErrPacked = errors.New("fp8: bad packed file")
 	// ErrBusy is returned by Close while a product uses the packed weights.
 	ErrBusy = errors.New("fp8: busy")
 	// ErrClosed is returned by packed weights after Close.

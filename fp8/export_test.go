@@ -6,6 +6,16 @@ func Scaled(m Matrix, s Scales, blockRows, blockCols int) (Matrix, error) {
 	return m.scaledBy(s, blockRows, blockCols)
 }
 
+// UseHalf makes products of lifted rows take the kernel that this processor would not.
+func UseHalf(p *Packed, half bool) {
+	if p.Lifts() {
+		p.lift = liftWord
+		if half {
+			p.lift = liftHalf
+		}
+	}
+}
+
 // MulQuantValues is MulQuantPanels for at most 32 rows of one matrix whose values
 // need not be those of codes: so are the vectors.
 func MulQuantValues(p *Packed, y, x, sx []float32, group, m int) {

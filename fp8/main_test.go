@@ -11,6 +11,8 @@ import (
 
 func TestMain(m *testing.M) { kerneltest.Main(m) }
 
+func TestLevel(t *testing.T) { kerneltest.Level(t) }
+
 var codeElems = []fp8.Elem{fp8.ElemE4M3, fp8.ElemE5M2, fp8.ElemE4M3FNUZ, fp8.ElemE5M2FNUZ}
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }

@@ -3,6 +3,7 @@ package fp8
 import (
 	"fmt"
 	"math/bits"
+	"unsafe"
 
 	"github.com/lamina-ml/lamina/internal/mem"
 	"github.com/lamina-ml/lamina/simd"
@@ -32,16 +33,54 @@ type PackOptions struct {
 	// BlockCols of the matrices. Scales must be constant inside each step. Without
 	// scales it is ignored.
 	Step int
+	// Into is the caller's memory for codes and scales, at least PackedBytes long
+	// and aligned to 64 bytes, and none of what the matrices refer to. It is the
+	// weights' until Close, which frees nothing of it: it must neither change nor be
+	// unmapped before. nil: the memory is the weights' own, off the
+	// garbage-collected heap.
+	Into []byte
 }
 
 // Pack copies matrices of equal shape [N, K], element type and kind, one for each
-// head, say, into panels of 16 rows off the garbage-collected heap. Nothing of
-// the caller's is retained. Close frees the memory.
+// head, say, into panels of 16 rows. Nothing of the caller's but Into is retained.
+// Close frees the memory.
 //
-// Errors: ErrShape for no matrices or unequal shapes, ErrElem for unequal element
-// types, ErrScale if some matrices have scales and some have none, ErrStep if
-// scales change inside a step, and what simd.Err and the operating system say.
+// Errors: ErrShape for no matrices, unequal shapes, or an Into that is too short or
+// not aligned, ErrElem for unequal element types, ErrScale if some matrices have
+// scales and some have none, ErrStep if scales change inside a step, and what
+// simd.Err and the operating system say.
 func Pack(ms []Matrix, opt PackOptions) (*Packed, error) {
+	p, err := laidOut(ms, opt)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.place(opt.Into); err != nil {
+		return nil, err
+	}
+	finite := true
+	for b := range ms {
+		for panel := range p.panels {
+			finite = p.packPanel(&ms[b], b, panel) && finite
+		}
+	}
+	p.setLift(finite)
+	return p, nil
+}
+
+// PackedBytes is how many bytes the codes and scales of these matrices take up:
+// what PackOptions.Into must hold and Packed.Bytes will say. opt.Into is not looked
+// at. Errors: those of Pack.
+func PackedBytes(ms []Matrix, opt PackOptions) (int64, error) {
+	p, err := laidOut(ms, opt)
+	if err != nil {
+		return 0, err
+	}
+	s, err := p.sizes()
+	return int64(s.total), err
+}
+
+// laidOut is a Packed for the matrices, as yet without memory.
+func laidOut(ms []Matrix, opt PackOptions) (*Packed, error) {
 	if err := simd.Err(); err != nil {
 		return nil, err
 	}
@@ -49,23 +88,13 @@ func Pack(ms []Matrix, opt PackOptions) (*Packed, error) {
 		return nil, err
 	}
 	first := ms[0]
-	p := &Packed{
-		elem: first.v.elem, batch: len(ms), n: first.rows, k: first.cols,
-		panels: ceilDiv(first.rows, simd.Lanes),
-	}
+	p := &Packed{elem: first.v.elem, batch: len(ms), n: first.rows, k: first.cols}
 	if first.Scaled() {
 		if err := p.setStep(ms, opt.Step); err != nil {
 			return nil, err
 		}
 	}
-	if err := p.alloc(); err != nil {
-		return nil, err
-	}
-	for b := range ms {
-		for panel := range p.panels {
-			p.packPanel(&ms[b], b, panel)
-		}
-	}
+	p.layOut()
 	return p, nil
 }
 
@@ -107,43 +136,89 @@ func (p *Packed) setStep(ms []Matrix, step int) error {
 				ErrStep, step, i, first, m.blockCols)
 		}
 	}
-	p.step, p.scaling = step, scaled
-	p.groups = ceilDiv(p.k, step)
+	p.scaling, p.step = scaled, min(step, p.k)
 	if step < foldBelow {
 		p.scaling = folded
-		p.groups = p.k // one for each k, as the kernel reads them
 	}
 	return nil
 }
 
-// alloc makes room for codes and scales in one block.
-func (p *Packed) alloc() error {
+// layOut sets what follows from element type, sizes, scaling and step.
+func (p *Packed) layOut() {
+	p.panels = ceilDiv(p.n, simd.Lanes)
+	switch p.scaling {
+	case unscaled:
+		p.groups = 0
+	case scaled:
+		p.groups = ceilDiv(p.k, p.step)
+	case folded:
+		p.groups = p.k // one for each k, as the kernel reads them
+	}
+	p.words = p.elem == ElemE4M3 && p.scaling == scaled && p.k%wordK == 0 && p.step%wordK == 0
+}
+
+// setLift gives the weights the product that decodes in registers, if their layout
+// has it and all their codes are finite.
+func (p *Packed) setLift(finite bool) {
+	if p.words && finite {
+		p.lift = liftFactor()
+	}
+}
+
+// sizes are the bytes of packed weights.
+type sizes struct {
+	codes  int // from the front
+	scales int // where they begin: codes, rounded up to mem.Align
+	total  int
+}
+
+// sizes returns ErrShape for more bytes than an int counts.
+func (p *Packed) sizes() (sizes, error) {
 	count, ok := product(p.batch, p.panels, p.k, simd.Lanes)
-	size, ok2 := product(count, p.elem.Size())
-	scales, ok3 := product(p.batch, p.panels, p.groups, simd.Lanes)
-	scaleBytes, ok4 := product(scales, 4)
-	codes := (size + mem.Align - 1) &^ (mem.Align - 1)
-	total := codes + scaleBytes
-	if !ok || !ok2 || !ok3 || !ok4 || codes < size || total < codes {
-		return fmt.Errorf("%w: %d matrices of %dx%d in %v are more than an int counts in bytes", ErrShape, p.batch, p.n, p.k, p.elem)
+	codes, ok2 := product(count, p.elem.Size())
+	scales, ok3 := product(p.batch, p.panels, p.groups, simd.Lanes, 4)
+	s := sizes{codes: codes, scales: (codes + mem.Align - 1) &^ (mem.Align - 1)}
+	s.total = s.scales + scales
+	if !ok || !ok2 || !ok3 || s.scales < codes || s.total < s.scales {
+		return sizes{}, fmt.Errorf("%w: %d matrices of %dx%d in %v are more than an int counts in bytes", ErrShape, p.batch, p.n, p.k, p.elem)
 	}
-	block, err := mem.Alloc(total)
+	return s, nil
+}
+
+// place makes room for codes and scales in one piece, the caller's or, if into is
+// nil, one of its own.
+func (p *Packed) place(into []byte) error {
+	s, err := p.sizes()
 	if err != nil {
-		return fmt.Errorf("fp8: packed weights: %w", err)
+		return err
 	}
-	p.block = block
-	bytes := block.Bytes()
+	switch {
+	case into == nil:
+		if p.block, err = mem.Alloc(s.total); err != nil {
+			return fmt.Errorf("fp8: packed weights: %w", err)
+		}
+		p.block.Huge()
+		p.memory = p.block.Bytes()
+	case len(into) < s.total:
+		return fmt.Errorf("%w: Into has %d bytes, want at least %d", ErrShape, len(into), s.total)
+	case uintptr(unsafe.Pointer(unsafe.SliceData(into)))%mem.Align != 0:
+		return fmt.Errorf("%w: Into begins at %p, want a multiple of %d", ErrShape, into, mem.Align)
+	default:
+		p.memory = into[:s.total:s.total]
+	}
+	p.bytes = int64(s.total)
+	codes := p.memory[:s.codes]
 	p.w = values{elem: p.elem}
 	switch p.elem.Size() {
 	case 1:
-		p.w.codes = bytes[:size]
+		p.w.codes = codes
 	case 2:
-		p.w.halves = mem.Cast[uint16](bytes[:size])
+		p.w.halves = mem.Cast[uint16](codes)
 	default:
-		p.w.floats = mem.Cast[float32](bytes[:size])
+		p.w.floats = mem.Cast[float32](codes)
 	}
-	p.scales = mem.Cast[float32](bytes[codes:])
-	p.bytes = int64(total)
+	p.scales = mem.Cast[float32](p.memory[s.scales:])
+	clear(p.memory[s.codes:s.scales])
 	return nil
 }
 
@@ -161,15 +236,22 @@ func product(sizes ...int) (int, bool) {
 }
 
 // packPanel copies 16 rows of m and their scales, fewer in the last panel: the
-// other lanes are zero, as the memory came.
-func (p *Packed) packPanel(m *Matrix, b, panel int) {
+// other lanes become zero. Of codes in words it tells whether all are finite.
+func (p *Packed) packPanel(m *Matrix, b, panel int) (finite bool) {
 	n0 := panel * simd.Lanes
+	if p.n-n0 < simd.Lanes && p.block == nil { // else it is zero as it came
+		codes, scales := p.panel(b, panel)
+		clear(codes)
+		clear(scales)
+	}
 	lanes := min(simd.Lanes, p.n-n0)
 	to, from := p.codesAt(b, panel), m.at0+n0*m.rowStride
-	switch p.elem.Size() {
-	case 1:
+	switch size := p.elem.Size(); {
+	case p.words:
+		finite = gatherWords(p.w.codes[to:], m.v.codes[from:], m.rowStride, m.colStride, lanes, p.k)
+	case size == 1:
 		gather(p.w.codes[to:], m.v.codes[from:], m.rowStride, m.colStride, lanes, p.k)
-	case 2:
+	case size == 2:
 		gather(p.w.halves[to:], m.v.halves[from:], m.rowStride, m.colStride, lanes, p.k)
 	default:
 		gather(p.w.floats[to:], m.v.floats[from:], m.rowStride, m.colStride, lanes, p.k)
@@ -184,6 +266,7 @@ func (p *Packed) packPanel(m *Matrix, b, panel int) {
 			scales[lane] = m.scale(n0+lane, g*step)
 		}
 	}
+	return finite
 }
 
 // gather is dst[k*16+lane] = src[lane*rowStride + k*colStride].
@@ -194,6 +277,15 @@ func gather[T any](dst, src []T, rowStride, colStride, lanes, k int) {
 			row[lane] = src[lane*rowStride+kk*colStride]
 		}
 	}
+}
+
+// panel is the memory of the codes and of the scales of a panel.
+func (p *Packed) panel(b, panel int) (codes, scales []byte) {
+	size := p.elem.Size()
+	at, n := p.codesAt(b, panel)*size, p.k*simd.Lanes*size
+	codes = p.memory[at : at+n]
+	at, n = p.scalesAt(b, panel, 0)*4, p.groups*simd.Lanes*4
+	return codes, p.memory[len(p.memory)-len(p.scales)*4:][at : at+n]
 }
 
 // codesAt is where the codes of a panel begin.

@@ -9,18 +9,22 @@ import (
 
 // Packed are weights in the order in which products read them; see the package
 // comment. It may be used by many goroutines at once. A dropped Packed frees its
-// memory when it is collected; Close does so at once.
+// memory when it is collected; Close does so at once. Memory that was the caller's
+// (PackOptions.Into) is the caller's again.
 type Packed struct {
 	elem    Elem
 	batch   int
 	n, k    int
 	panels  int // of 16 outputs in a matrix
 	scaling scaling
-	step    int // along k
-	groups  int // of scales along k
+	step    int     // along k, at most k
+	groups  int     // of scales along k
+	words   bool    // the codes of four k lie together: see words.go
+	lift    float32 // what MulLifted wants activations multiplied by; 0: these weights have no such product
 	w       values
 	scales  []float32
-	block   *mem.Block // holds w and scales; frees itself when it is collected
+	memory  []byte     // holds w and scales
+	block   *mem.Block // of memory, nil if that is the caller's; frees itself when it is collected
 	bytes   int64
 	leases  atomic.Int64 // how many users; closed when below 0
 	tasks   freeList[task]
@@ -38,7 +42,7 @@ func (p *Packed) N() int { return p.n }
 // K is the number of columns of a matrix, the length of the sums of a product.
 func (p *Packed) K() int { return p.k }
 
-// Bytes is the memory that the packed codes and scales hold, off the heap.
+// Bytes is the memory that the packed codes and scales hold.
 func (p *Packed) Bytes() int64 { return p.bytes }
 
 // Scaled reports whether the weights have scales.
@@ -65,8 +69,8 @@ func (p *Packed) Release() {
 	}
 }
 
-// Close frees the memory. A second call does nothing. It returns ErrBusy, and
-// frees nothing, while a product or a lease holds the weights.
+// Close frees the memory, or gives the caller's back. A second call does nothing.
+// It returns ErrBusy, and frees nothing, while a product or a lease holds the weights.
 func (p *Packed) Close() error {
 	if !p.leases.CompareAndSwap(0, closed) {
 		if n := p.leases.Load(); n > 0 {
@@ -74,6 +78,9 @@ func (p *Packed) Close() error {
 		}
 		return nil
 	}
-	p.w, p.scales = values{}, nil
+	p.w, p.scales, p.memory = values{}, nil, nil
+	if p.block == nil {
+		return nil
+	}
 	return p.block.Free()
 }

@@ -28,10 +28,26 @@ type Shape struct {
 	StrideX, StrideY int
 }
 
+// How products are cut. None of it is in the bits.
 const (
-	blockRows   = 64 // rows of x in one item of work
-	blockPanels = 8  // panels of weights in one item of work, at most
-	wideRows    = 32 // rows of bf16 or f16 that are widened at a time
+	// An item of work is at most so many rows by so many panels of weights.
+	blockRows, blockPanels = 64, 8
+	// The same for lifted rows. A worker holds those of an item, and few columns
+	// of weights stay in its second-level cache.
+	liftedRows, liftedPanels = 72, 48
+	// liftedValues bounds the lifted activations of an item, long rows aside.
+	liftedValues = 1 << 16
+	// wideRows are the rows of bf16 or f16 that are widened at a time.
+	wideRows = 32
+
+	// MulLifted goes through blocks of outputs, whose codes stay in the
+	// second-level cache for all rows; in a block through groups of rows, which
+	// stay in the first level; a call of the kernel is some of a block for a
+	// group. Both are made of whole register tiles of every instruction set.
+	blockOutputs = 192
+	groupRows    = 12
+	// callOps bounds the operations of a call, for Go cannot interrupt it.
+	callOps = 1 << 20
 )
 
 // Mul computes, for every matrix b of the batch, row i < M and output j < N,
@@ -41,7 +57,8 @@ const (
 // with the roundings of the package comment, the same bits for any pool; a nil
 // pool works in the calling goroutine. Elements of y between rows are left alone.
 // The work is split over matrices, groups of outputs and blocks of rows. In steady
-// state nothing is allocated.
+// state nothing is allocated: memory for some rows of each worker stays with p for
+// the next call.
 //
 // Errors: ErrShape (y may not overlap x), before anything is written; ErrClosed; the error of ctx, which
 // is looked at between pieces of work and may be nil, and the pool's: what y holds
@@ -56,10 +73,16 @@ func (p *Packed) Mul(ctx context.Context, pool *Pool, y []float32, x Rows, s Sha
 		return err
 	}
 	t := p.tasks.take()
-	g, items := p.split(s.M, pool.Workers())
-	*t = task{p: p, y: y, x: x, s: s, grid: g}
+	var items int
+	t.p, t.y, t.x, t.s = p, y, x, s
+	if p.Lifts() {
+		t.grid, items = p.splitLifted(s.M, pool.Workers())
+		t.lifted = room(t.lifted, pool.Workers()*t.rows*p.k)
+	} else {
+		t.grid, items = p.split(s.M, pool.Workers())
+	}
 	err = pool.Run(ctx, items, t)
-	*t = task{} // nothing of the caller's is kept
+	*t = task{lifted: t.lifted} // nothing of the caller's is kept
 	p.tasks.give(t)
 	return err
 }
@@ -124,40 +147,60 @@ type task struct {
 	x Rows
 	s Shape
 	grid
+	lifted []float32 // [worker][rows][k]
 }
 
 // grid cuts a product into items of work: blocks of rows of groups of panels of
 // matrices.
 type grid struct {
+	rows   int // in an item
 	panels int // in an item
 	across int // items across a matrix
 	down   int // items down the rows
 }
 
-// split cuts a product of m rows and returns the number of items. They are as large
-// as leaves every worker a few.
+// split cuts a product of m rows and returns the number of items.
 func (p *Packed) split(m, workers int) (g grid, items int) {
-	g.down = ceilDiv(m, blockRows)
+	return p.cutUp(m, workers, blockRows, blockPanels)
+}
+
+// splitLifted is split for rows that are lifted: whole groups of rows.
+func (p *Packed) splitLifted(m, workers int) (g grid, items int) {
+	rows := liftedValues / p.k / groupRows * groupRows
+	return p.cutUp(m, workers, max(groupRows, min(liftedRows, rows)), liftedPanels)
+}
+
+// cutUp makes items of some rows by at most so many panels, as large as leaves every
+// worker a few.
+func (p *Packed) cutUp(m, workers, rows, panels int) (g grid, items int) {
+	g.rows, g.down = rows, ceilDiv(m, rows)
 	all := p.batch * p.panels * g.down
-	g.panels = max(1, min(blockPanels, all/(4*workers)))
+	g.across = ceilDiv(p.panels, max(1, min(panels, all/(4*workers))))
+	g.panels = ceilDiv(p.panels, g.across)
 	g.across = ceilDiv(p.panels, g.panels)
 	return g, p.batch * g.across * g.down
 }
 
-// item is the matrix, the first of at most 64 rows and the first output of an item.
+// item is the matrix, the first row and the first output of an item.
 func (g grid) item(i int) (b, i0, n0 int) {
 	i, block := i/g.down, i%g.down
 	b, group := i/g.across, i%g.across
-	return b, block * blockRows, group * g.panels * simd.Lanes
+	return b, block * g.rows, group * g.panels * simd.Lanes
 }
 
 // Do computes one item.
-func (t *task) Do(_, item int) error {
+func (t *task) Do(worker, item int) error {
 	p := t.p
 	b, i0, n0 := t.item(item)
-	m, n1 := min(blockRows, t.s.M-i0), min(n0+t.panels*simd.Lanes, p.n)
+	m, n1 := min(t.rows, t.s.M-i0), min(n0+t.panels*simd.Lanes, p.n)
 	y := t.y[b*t.s.StrideY+i0*t.s.LdY+n0:]
 	at := b*t.s.StrideX + i0*t.s.LdX
+	if p.Lifts() {
+		if lifted := t.lifted[worker*t.rows*p.k:][:m*p.k]; t.lift(lifted, at, m) {
+			p.MulLifted(b, y, t.s.LdY, lifted, p.k, m, n0, n1)
+			return nil
+		}
+	}
 	if t.x.Kind() == ElemF32 {
 		p.MulPanels(b, y, t.s.LdY, t.x.F32()[at:], t.s.LdX, m, n0, n1)
 		return nil
@@ -232,7 +275,11 @@ func (p *Packed) codes(buf *[pieceK * simd.Lanes]float32, panel panelOf, k0, k1 
 	if p.elem == ElemF32 {
 		return p.w.floats[at : at+n]
 	}
-	p.w.widen(buf[:n], at)
+	if p.words {
+		widenWords(buf[:n], p.w.codes[at:at+n])
+	} else {
+		p.w.widen(buf[:n], at)
+	}
 	return buf[:n]
 }
 

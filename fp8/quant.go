@@ -124,7 +124,7 @@ func (t *quantising) Do(worker, item int) error {
 func (t *multiplying) Do(_, item int) error {
 	p := t.p
 	b, i0, n0 := t.item(item)
-	m, n1 := min(blockRows, t.m-i0), min(n0+t.panels*simd.Lanes, p.n)
+	m, n1 := min(t.rows, t.m-i0), min(n0+t.panels*simd.Lanes, p.n)
 	y := t.y[b*t.s.StrideY+(t.i0+i0)*t.s.LdY+n0:]
 	row := b*t.m + i0
 	if t.same {
@@ -186,12 +186,6 @@ func (p *Packed) addCodes(b int, y []float32, ldy int, rows *codeRows, sx []floa
 
 // partCodes adds the piece k0 .. k1 of a panel to y. rows, w and sx begin at k0.
 func (p *Packed) partCodes(panel panelOf, y []float32, ldy int, rows, w, sx []float32, ldsx, m, k0, k1 int) {
-	var scale [simd.Lanes]float32
 	sw := p.scales[p.scalesAt(panel.b, panel.index, p.scaleGroup(k0)):][:panel.lanes]
-	for i := range m {
-		for lane, s := range sw {
-			scale[lane] = float32(sx[i*ldsx] * s)
-		}
-		simd.PartScale(y[i*ldy:], ldy, rows[i*pieceK:], pieceK, w, 0, scale[:], 1, panel.lanes, k1-k0)
-	}
+	simd.PartScaleRows(y, ldy, rows, pieceK, w, 0, sx, ldsx, sw, m, panel.lanes, k1-k0)
 }

@@ -1,0 +1,95 @@
+package fp8
+
+import (
+	"runtime"
+
+	"github.com/lamina-ml/lamina/simd"
+)
+
+// liftFactor is what activations are multiplied by for the kernel that this
+// processor is to use: the power of two that its reading of a code leaves out.
+func liftFactor() float32 {
+	if simd.SlowSubnormals() {
+		return liftHalf
+	}
+	return liftWord
+}
+
+const (
+	liftWord = 0x1p120 // simd.GemmE4M3
+	liftHalf = 0x1p8   // simd.GemmE4M3Half
+)
+
+// Lifts reports whether the weights take lifted activations (Lift, MulLifted): E4M3
+// codes, none of them NaN, with scales for steps of 16 or more, K and the step being
+// multiples of 4.
+func (p *Packed) Lifts() bool { return p.lift != 0 }
+
+// Lift readies m rows of K activations for MulLifted: dst[i*ldd + k] becomes
+// x[i*ldx + k] times a power of two, exactly. dst may be x. The factor is the same
+// for all weights on a machine, so that rows that are lifted for one serve all that
+// Lifts.
+//
+// It returns false if the weights have no such product, or if a value is NaN,
+// infinite, or too large to be lifted (2^8 and above, on most processors): dst is
+// then undefined, and MulPanels gives the results.
+func (p *Packed) Lift(dst []float32, ldd int, x []float32, ldx, m int) bool {
+	if !p.Lifts() {
+		return false
+	}
+	rows := max(1, liftedValues/p.k) // of a call, which cannot be interrupted
+	for i := 0; i < m; i += rows {
+		if !simd.Lift(dst[i*ldd:], ldd, x[i*ldx:], ldx, min(rows, m-i), p.k, p.lift) {
+			return false
+		}
+	}
+	return true
+}
+
+// MulLifted is MulPanels, to the bit, for rows that Lift has readied:
+//
+//	y[i*ldy + j-n0] = sum over k < K of x[i*ldx + k] * W[b][j][k]
+//
+// for i < m and n0 <= j < n1, n0 a multiple of 16, and x the rows before they were
+// lifted. The weights are decoded in registers.
+func (p *Packed) MulLifted(b int, y []float32, ldy int, lifted []float32, ldx, m, n0, n1 int) {
+	for n := n0; n < n1; n += blockOutputs {
+		end := min(n+blockOutputs, n1)
+		for i := 0; i < m; {
+			rows := m - i
+			if rows >= 3*groupRows/2 { // or no small group remains
+				rows = groupRows
+			}
+			width := max(simd.Lanes, callOps/2/(rows*p.k)/simd.Lanes*simd.Lanes)
+			for j := n; j < end; j += width {
+				p.kernel(b, y[i*ldy+j-n0:], ldy, lifted[i*ldx:], ldx, rows, j, min(j+width, end))
+			}
+			i += rows
+		}
+	}
+	runtime.KeepAlive(p) // the weights are not memory that the collector sees
+}
+
+// kernel is one call for the outputs n0 .. n1.
+func (p *Packed) kernel(b int, y []float32, ldy int, lifted []float32, ldx, m, n0, n1 int) {
+	panel := n0 / simd.Lanes
+	codes, scales := p.w.codes[p.codesAt(b, panel):], p.scales[p.scalesAt(b, panel, 0):]
+	ldc, lds := p.k*simd.Lanes, p.groups*simd.Lanes
+	if p.lift == liftHalf {
+		simd.GemmE4M3Half(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, p.k, p.step)
+		return
+	}
+	simd.GemmE4M3(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, p.k, p.step)
+}
+
+// lift readies m rows from element at on, as float32.
+func (t *task) lift(dst []float32, at, m int) bool {
+	k := t.p.k
+	if t.x.Kind() == ElemF32 {
+		return t.p.Lift(dst, k, t.x.F32()[at:], t.s.LdX, m)
+	}
+	for i := range m {
+		t.x.v.widen(dst[i*k:][:k], at+i*t.s.LdX)
+	}
+	return t.p.Lift(dst, k, dst, k, m)
+}

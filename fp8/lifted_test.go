@@ -1,0 +1,212 @@
+package fp8_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lamina-ml/lamina/fp8"
+	"github.com/lamina-ml/lamina/internal/kerneltest"
+	"github.com/lamina-ml/lamina/internal/workpool"
+	"github.com/lamina-ml/lamina/simd"
+)
+
+// kernels are both ways to read a code, by whether it is the one of binary16.
+var kernels = map[string]bool{"words": false, "halves": true}
+
+// Which weights have the product, as documented.
+func TestLifts(t *testing.T) {
+	r := newRand(61)
+	for _, c := range []struct {
+		elem    fp8.Elem
+		kind    string
+		k, cols int
+		want    bool
+	}{
+		{fp8.ElemE4M3, "f32", 40, 16, true},
+		{fp8.ElemE4M3, "e8m0", 40, 1000, true},
+		{fp8.ElemE4M3, "bf16", 40, 41, true}, // one step holds all k
+		{fp8.ElemE4M3, "f32", 40, 8, false},
+		{fp8.ElemE4M3, "f32", 40, 18, false},
+		{fp8.ElemE4M3, "f32", 42, 16, false},
+		{fp8.ElemE4M3, "none", 40, 16, false},
+		{fp8.ElemE4M3FNUZ, "f32", 40, 16, false},
+		{fp8.ElemBF16, "none", 40, 16, false},
+	} {
+		p := product{m: 3, x: normal(r, 3*c.k, 1)}
+		p.ms = []fp8.Matrix{someMatrix(t, r, c.elem, c.kind, 19, c.k, 7, c.cols)}
+		w := p.pack(t)
+		assert.Equal(t, c.want, w.Lifts(), "%+v", c)
+		assert.Equal(t, c.want, w.Lift(make([]float32, len(p.x)), c.k, p.x, c.k, p.m), "%+v", c)
+		kerneltest.Equal(t, p.want(simd.Fma), p.got(t, nil), "%+v", c)
+	}
+}
+
+// Numbers of rows, outputs, k and steps that take every path, on both kernels: Mul
+// and MulLifted give the bits of the definition, which are those of MulPanels.
+func TestMulLifted(t *testing.T) {
+	r := newRand(62)
+	sizes := [][3]int{{1, 70, 280}, {2, 1, 4}, {3, 33, 1000}, {5, 16, 256}, {13, 100, 36}, {17, 31, 64}, {75, 17, 40}, {4, 800, 16}, {19, 20, 5600}}
+	if testing.Short() {
+		sizes = sizes[:3]
+	}
+	for _, size := range sizes {
+		m, n, k := size[0], size[1], size[2]
+		for _, step := range []int{16, 20, 128, 300, k} {
+			p := product{m: m, step: max(step, 16), x: normal(r, m*k, 1)}
+			p.ms = []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", n, k, 7, p.step)}
+			w, want := p.pack(t), p.want(simd.Fma)
+			require.True(t, w.Lifts())
+			name := fmt.Sprintf("[%d, %d, %d], step %d", m, n, k, step)
+			y := make([]float32, m*n)
+			w.MulPanels(0, y, n, p.x, k, m, 0, n)
+			kerneltest.Equal(t, want, y, "MulPanels %s", name)
+			for kernel, half := range kernels {
+				fp8.UseHalf(w, half)
+				fill(y, float32(math.NaN()))
+				require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()))
+				kerneltest.Equal(t, want, y, "%s, %s", name, kernel)
+
+				lifted, ld := make([]float32, m*(k+3)), k+3
+				require.True(t, w.Lift(lifted, ld, p.x, k, m))
+				n0 := n / 2 / simd.Lanes * simd.Lanes
+				width := n - n0
+				part := make([]float32, m*(width+2))
+				fill(part, -77)
+				w.MulLifted(0, part, width+2, lifted, ld, m, n0, n)
+				for i := range m {
+					kerneltest.Equal(t, want[i*n+n0:][:width], part[i*(width+2):][:width], "%s, %s, columns from %d, row %d", name, kernel, n0, i)
+					require.Equal(t, []float32{-77, -77}, part[i*(width+2)+width:][:2], "beyond")
+				}
+			}
+		}
+	}
+}
+
+// Activations at the limits of what can be lifted and beyond, which a NaN or an
+// infinity among the results of lifting tells: the same bits, whatever they are.
+func TestMulLiftedExtremes(t *testing.T) {
+	r := newRand(63)
+	const m, n, k, step = 7, 35, 272, 64
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	negativeZero := float32(math.Copysign(0, -1))
+	special := func(x ...float32) func(x []float32) {
+		return func(all []float32) {
+			for i, v := range x {
+				all[(37*i+1)%len(all)] = v
+			}
+		}
+	}
+	sized := func(size float64) func(x []float32) {
+		return func(x []float32) { copy(x, normal(r, len(x), size)) }
+	}
+	for _, c := range []struct {
+		name   string
+		lifted bool // by both kernels
+		set    func(x []float32)
+	}{
+		{"1e-45", true, sized(1e-45)},
+		{"1e-38", true, sized(1e-38)},
+		{"1e-30", true, sized(1e-30)},
+		{"1e30", false, sized(1e30)},
+		{"300", false, special(300)},
+		{"255", true, special(255.99998, -255.99998)},
+		{"256", false, special(256)},
+		{"-0", true, func(x []float32) { fill(x, negativeZero) }},
+		{"NaN", false, special(nan)},
+		{"Inf", false, special(inf)},
+		{"-Inf and NaN", false, special(-inf, nan)},
+		{"largest", false, special(math.MaxFloat32, -math.MaxFloat32)},
+	} {
+		p := product{m: m, x: normal(r, m*k, 1)}
+		c.set(p.x)
+		p.ms = []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", n, k, 5, step)}
+		w, want := p.pack(t), p.want(kerneltest.BigFma)
+		lifted := true
+		for kernel, half := range kernels {
+			fp8.UseHalf(w, half)
+			lifted = w.Lift(make([]float32, m*k), k, p.x, k, m) && lifted
+			y := make([]float32, m*n)
+			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()))
+			kerneltest.Equal(t, want, y, "%s, %s", c.name, kernel)
+		}
+		assert.Equal(t, c.lifted, lifted, "%s", c.name)
+	}
+}
+
+// Every code but the NaNs is read alike by both kernels; a NaN code takes the
+// product away from all matrices packed with it, and their bits stay.
+func TestMulLiftedCodes(t *testing.T) {
+	r := newRand(64)
+	const m, n, k = 3, 4, 256
+	codes := make([]byte, n*k)
+	for i := range codes {
+		if codes[i] = byte(i); codes[i]&0x7F == 0x7F {
+			codes[i] = 0x80
+		}
+	}
+	matrix := func() fp8.Matrix {
+		own := append([]byte(nil), codes...)
+		return must(t)(fp8.New(fp8.ElemE4M3, n, k, own, fp8.ScalesF32([]float32{1, 0.3}), n, 128))
+	}
+	finite, broken := matrix(), fp8.Matrix{}
+	codes[2*k+100] = 0xFF
+	broken = matrix()
+	for _, ms := range [][]fp8.Matrix{{finite}, {broken}, {finite, broken}} {
+		p := product{ms: ms, m: m, x: normal(r, len(ms)*m*k, 1)}
+		w, want := p.pack(t), p.want(simd.Fma)
+		assert.Equal(t, len(ms) == 1 && ms[0].Code(2, 100) == ms[0].Code(2, 100), w.Lifts())
+		for kernel, half := range kernels {
+			fp8.UseHalf(w, half)
+			y := make([]float32, len(want))
+			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()))
+			kerneltest.Equal(t, want, y, "%d matrices, %s", len(ms), kernel)
+		}
+	}
+}
+
+// bf16 and f16 rows are widened and lifted in place; those too large are not.
+func TestMulLiftedNarrowRows(t *testing.T) {
+	r := newRand(65)
+	const m, n, k = 35, 20, 260
+	for _, size := range []float64{1, 1e4} {
+		p := product{m: m, x: normal(r, m*k, size)}
+		p.ms = []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "bf16", n, k, 8, 20)}
+		w := p.pack(t)
+		require.True(t, w.Lifts())
+		halves := make([]uint16, len(p.x))
+		for _, x := range []fp8.Rows{fp8.RowsBF16(halves), fp8.RowsF16(halves)} {
+			x.Narrow(0, p.x)
+			x.Widen(p.x, 0, len(p.x))
+			y := make([]float32, m*n)
+			require.NoError(t, w.Mul(nil, nil, y, x, p.shape()))
+			kerneltest.Equal(t, p.want(simd.Fma), y, "%v of size %v", x.Kind(), size)
+		}
+	}
+}
+
+func TestMulLiftedAllocs(t *testing.T) {
+	r := newRand(66)
+	pool := workpool.New(3)
+	defer pool.Close()
+	p := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", 50, 40, 8, 20)}, m: 2, x: normal(r, 2*40, 1)}
+	w, y, halves := p.pack(t), make([]float32, 100), make([]uint16, len(p.x))
+	for _, x := range []fp8.Rows{fp8.RowsF32(p.x), fp8.RowsBF16(halves)} {
+		for name, pool := range map[string]*fp8.Pool{"no pool": nil, "3 workers": pool} {
+			assert.Zero(t, testing.AllocsPerRun(50, func() {
+				if err := w.Mul(nil, pool, y, x, p.shape()); err != nil {
+					t.Error(err)
+				}
+			}), "Mul of %v, %s", x.Kind(), name)
+		}
+	}
+	lifted := make([]float32, len(p.x))
+	assert.Zero(t, testing.AllocsPerRun(50, func() {
+		if w.Lift(lifted, 40, p.x, 40, 2) {
+			w.MulLifted(0, y, 50, lifted, 40, 2, 0, 50)
+		}
+	}), "MulLifted")
+}

@@ -51,24 +51,25 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// BenchmarkWiden reads a whole sequence, tile by tile, as attention does; the
-// throughput is that of stored bytes.
+// benchTile is how many rows attention reads at a time, and benchPad how far apart its rows are beyond their width.
+const benchTile, benchPad = 64, 16
+
+// BenchmarkWiden reads a whole sequence, tile by tile, as attention does. An operation is a tile, the throughput is that
+// of stored bytes.
 func BenchmarkWiden(b *testing.B) {
-	const ctx, tile = 4096, 64
+	const ctx = 4096
 	for _, f := range allFormats {
 		for _, page := range []int{16, 64} {
 			b.Run(fmt.Sprintf("ctx=%d/kv=%v/page=%d/simd=%s", ctx, f, page, simd.Level()), func(b *testing.B) {
 				s := benchSeq(b, f, page, ctx)
-				width := s.Cache().Config().Width
 				v, err := s.Lease(0, 0)
 				require.NoError(b, err)
 				defer v.Release()
-				dst := make([]float32, tile*width)
-				b.SetBytes(int64(ctx * s.Cache().RowBytes()))
-				for b.Loop() {
-					for pos := 0; pos < ctx; pos += tile {
-						v.Widen(dst, width, pos, tile)
-					}
+				ld := s.Cache().Config().Width + benchPad
+				dst := make([]float32, benchTile*ld)
+				b.SetBytes(int64(benchTile * s.Cache().RowBytes()))
+				for pos := 0; b.Loop(); pos = (pos + benchTile) % ctx {
+					v.Widen(dst, ld, pos, benchTile)
 				}
 			})
 		}
@@ -99,27 +100,35 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkGather reads rows that an index list names.
+// BenchmarkGather reads rows that an index list names, in no order: positions of a sequence, or physical rows.
 func BenchmarkGather(b *testing.B) {
-	const ctx, tile = 4096, 64
+	const ctx = 4096
 	for _, f := range allFormats {
-		b.Run(fmt.Sprintf("ctx=%d/kv=%v/simd=%s", ctx, f, simd.Level()), func(b *testing.B) {
-			c := benchSeq(b, f, 64, ctx).Cache()
-			v, err := c.Lease(0)
-			require.NoError(b, err)
-			defer v.Release()
-			width := c.Config().Width
-			dst, list := make([]float32, tile*width), make([]int32, tile)
-			b.SetBytes(int64(ctx * c.RowBytes()))
-			for b.Loop() {
-				for k := range ctx / tile {
-					for i := range list {
-						list[i] = int32((k*tile + i) * 1789 % ctx)
+		s := benchSeq(b, f, 64, ctx)
+		seq, err := s.Lease(0, 0)
+		require.NoError(b, err)
+		defer seq.Release()
+		pool, err := s.Cache().Lease(0)
+		require.NoError(b, err)
+		defer pool.Release()
+		list := make([]int32, ctx)
+		for i := range list {
+			list[i] = int32(i * 1789 % ctx)
+		}
+		ld := s.Cache().Config().Width + benchPad
+		dst := make([]float32, benchTile*ld)
+		for _, from := range []string{"seq", "pool"} {
+			b.Run(fmt.Sprintf("ctx=%d/kv=%v/from=%s/simd=%s", ctx, f, from, simd.Level()), func(b *testing.B) {
+				b.SetBytes(int64(benchTile * s.Cache().RowBytes()))
+				for k := 0; b.Loop(); k = (k + benchTile) % ctx {
+					if from == "seq" {
+						seq.Gather(dst, ld, list[k:k+benchTile])
+					} else {
+						pool.Gather(dst, ld, list[k:k+benchTile])
 					}
-					v.Gather(dst, width, list)
 				}
-			}
-		})
+			})
+		}
 	}
 }
 

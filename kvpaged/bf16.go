@@ -9,4 +9,9 @@ import (
 
 func encodeBF16(dst []byte, row []float32) { simd.NarrowBF16(mem.Cast[uint16](dst), row) }
 
-func widenBF16(dst []float32, src []byte) { simd.WidenBF16(dst, mem.Cast[uint16](src)) }
+func widenBF16(t *tile, rows []byte) {
+	src := mem.Cast[uint16](rows)
+	for i, at := range t.rows[:t.n] {
+		simd.WidenBF16(t.row(i), src[at/2:][:t.width])
+	}
+}

@@ -47,6 +47,7 @@ func New(cfg Config) (*Cache, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kvpaged: arena of %d pages: %w", cfg.Pages, err)
 		}
+		c.block.Huge()
 		c.arena = c.block.Bytes()
 	}
 	c.outer = c.arena
@@ -184,10 +185,14 @@ func (c *Cache) scalesAt(page int32, layer, slot, n int) []byte {
 	return c.outer[at:end:end]
 }
 
-// widen reads one token.
-func (c *Cache) widen(dst []float32, page int32, layer, slot int) {
-	c.cfg.Format.widen(dst, c.rowsAt(page, layer, slot, 1), c.scalesAt(page, layer, slot, 1), &c.cfg)
+// locate puts a token into place i of a tile.
+func (c *Cache) locate(t *tile, i int, page int32, layer, slot int) {
+	t.rows[i] = c.geo.rows.at(page, layer, slot)
+	t.scales[i] = c.geo.scales.at(page, layer, slot)
 }
+
+// widen reads a tile.
+func (c *Cache) widen(t *tile) { c.cfg.Format.widen(t, c.arena, c.outer, &c.cfg) }
 
 // bytesOf returns the memory of x.
 func bytesOf(x []float32) []byte {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
+	"github.com/lamina-ml/lamina/internal/mem"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -19,6 +20,7 @@ const (
 	dsLatent = 512
 	dsGroup  = 128
 	dsRope   = dsLatent + dsLatent/dsGroup*4 // where the rope begins, in bytes
+	dsRow    = 656
 )
 
 func encodeDSMLA656(row []byte, x []float32) {
@@ -30,10 +32,12 @@ func encodeDSMLA656(row []byte, x []float32) {
 	encodeBF16(row[dsRope:], x[dsLatent:])
 }
 
-func widenDSMLA656(dst []float32, row []byte) {
-	scales := row[dsLatent:dsRope]
-	for k := 0; k < dsLatent; k += dsGroup {
-		simd.WidenE4M3Scaled(dst[k:], row[k:k+dsGroup], float32At(scales[k/dsGroup*4:]))
+func widenDSMLA656(t *tile, rows []byte) {
+	var scales [dsLatent / dsGroup]float32
+	for i, at := range t.rows[:t.n] {
+		dst, row := t.row(i), rows[at:][:dsRow]
+		float32sAt(scales[:], row[dsLatent:])
+		simd.WidenE4M3Groups(dst, row[:dsLatent], scales[:], dsGroup)
+		simd.WidenBF16(dst[dsLatent:], mem.Cast[uint16](row[dsRope:]))
 	}
-	widenBF16(dst[dsLatent:], row[dsRope:])
 }

@@ -9,4 +9,9 @@ import (
 
 func encodeF16(dst []byte, row []float32) { simd.NarrowF16(mem.Cast[uint16](dst), row) }
 
-func widenF16(dst []float32, src []byte) { simd.WidenF16(dst, mem.Cast[uint16](src)) }
+func widenF16(t *tile, rows []byte) {
+	src := mem.Cast[uint16](rows)
+	for i, at := range t.rows[:t.n] {
+		simd.WidenF16(t.row(i), src[at/2:][:t.width])
+	}
+}

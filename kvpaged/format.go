@@ -154,33 +154,46 @@ func (f Format) encode(row, scales []byte, x []float32, cfg *Config) {
 	}
 }
 
-// widen reads the values of a token. Formats without scales take several rows
-// that lie one after the other as well.
-func (f Format) widen(dst []float32, row, scales []byte, cfg *Config) {
+// tile is n tokens that are widened together: where their bytes begin in the two
+// planes, and where their values go, width of them, ld apart.
+type tile struct {
+	dst          []float32
+	ld, width, n int
+	rows, scales [tileRows]int
+}
+
+const tileRows = 64
+
+// row is the place of the values of token i.
+func (t *tile) row(i int) []float32 { return t.dst[i*t.ld:][:t.width] }
+
+// widen reads the values of a tile. The formats loop over its tokens themselves:
+// what is the same for all of them is done once.
+func (f Format) widen(t *tile, rows, scales []byte, cfg *Config) {
 	switch f {
 	case BF16:
-		widenBF16(dst, row)
+		widenBF16(t, rows)
 	case F16:
-		widenF16(dst, row)
+		widenF16(t, rows)
 	case F32:
-		widenF32(dst, row)
+		widenF32(t, rows)
 	case FP8Unit:
-		widenFP8Unit(dst, row)
+		widenFP8Unit(t, rows)
 	case FP8Tensor:
-		widenFP8Tensor(dst, row, cfg.Scale)
+		widenFP8Tensor(t, rows, cfg.Scale)
 	case FP8Token:
-		widenFP8Token(dst, row, scales, cfg.Group)
+		widenFP8Token(t, rows, scales, cfg.Group)
 	case DSMLA656:
-		widenDSMLA656(dst, row)
+		widenDSMLA656(t, rows)
 	case V4_584:
-		widenV4(dst, row, scales)
+		widenV4(t, rows, scales)
 	case V41_528Interleaved:
-		widenV41(dst, row[:v41Row], row[v41Row:])
+		widenV41(t, rows, rows[v41Row:], &t.rows)
 	case V41_528Planar:
-		widenV41(dst, row, scales)
+		widenV41(t, rows, scales, &t.scales)
 	case V41FP4_288Interleaved:
-		widenV41FP4(dst, row[:v41FP4Row], row[v41FP4Row:])
+		widenV41FP4(t, rows, rows[v41FP4Row:], &t.rows)
 	case V41FP4_288Planar:
-		widenV41FP4(dst, row, scales)
+		widenV41FP4(t, rows, scales, &t.scales)
 	}
 }

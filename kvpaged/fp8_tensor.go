@@ -11,6 +11,8 @@ func encodeFP8Tensor(dst []byte, row []float32, scale float32) {
 	simd.NarrowE4M3Scaled(dst, row, scale)
 }
 
-func widenFP8Tensor(dst []float32, src []byte, scale float32) {
-	simd.WidenE4M3Scaled(dst, src, scale)
+func widenFP8Tensor(t *tile, rows []byte, scale float32) {
+	for i, at := range t.rows[:t.n] {
+		simd.WidenE4M3Scaled(t.row(i), rows[at:][:t.width], scale)
+	}
 }

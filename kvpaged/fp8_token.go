@@ -25,15 +25,23 @@ func encodeFP8Token(row, scales []byte, x []float32, group int) {
 	}
 }
 
-func widenFP8Token(dst []float32, row, scales []byte, group int) {
-	for len(row) > 0 {
-		n := min(group, len(row))
-		simd.WidenE4M3Scaled(dst, row[:n], float32At(scales))
-		dst, row, scales = dst[n:], row[n:], scales[4:]
+func widenFP8Token(t *tile, rows, scales []byte, group int) {
+	var some [16]float32
+	for i, at := range t.rows[:t.n] {
+		dst, row, scales := t.row(i), rows[at:][:t.width], scales[t.scales[i]:]
+		for len(row) > 0 {
+			groups := min(len(some), (len(row)-1)/group+1)
+			n := min(groups*group, len(row))
+			float32sAt(some[:groups], scales)
+			simd.WidenE4M3Groups(dst, row[:n], some[:groups], group)
+			dst, row, scales = dst[n:], row[n:], scales[groups*tokenScale:]
+		}
 	}
 }
 
-// float32At reads a float32 that need not be aligned.
-func float32At(b []byte) float32 {
-	return math.Float32frombits(binary.LittleEndian.Uint32(b))
+// float32sAt reads float32s that need not be aligned.
+func float32sAt(dst []float32, b []byte) {
+	for i := range dst {
+		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
 }

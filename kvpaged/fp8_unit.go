@@ -7,4 +7,8 @@ import "github.com/lamina-ml/lamina/simd"
 
 func encodeFP8Unit(dst []byte, row []float32) { simd.NarrowE4M3(dst, row) }
 
-func widenFP8Unit(dst []float32, src []byte) { simd.WidenE4M3(dst, src) }
+func widenFP8Unit(t *tile, rows []byte) {
+	for i, at := range t.rows[:t.n] {
+		simd.WidenE4M3(t.row(i), rows[at:][:t.width])
+	}
+}

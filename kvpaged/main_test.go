@@ -7,3 +7,5 @@ import (
 )
 
 func TestMain(m *testing.M) { kerneltest.Main(m) }
+
+func TestLevel(t *testing.T) { kerneltest.Level(t) }

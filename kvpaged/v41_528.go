@@ -12,8 +12,9 @@ import "github.com/lamina-ml/lamina/simd"
 // tokens, filled up to a multiple of 512 bytes.
 
 const (
-	v41Row   = 512
-	v41Group = 32
+	v41Row    = 512
+	v41Group  = 32
+	v41Scales = v41Row / v41Group
 )
 
 func encodeV41(row, scales []byte, x []float32) {
@@ -22,8 +23,13 @@ func encodeV41(row, scales []byte, x []float32) {
 	}
 }
 
-func widenV41(dst []float32, row, scales []byte) {
-	for k := 0; k < v41Row; k += v41Group {
-		simd.WidenE4M3Scaled(dst[k:], row[k:k+v41Group], simd.E8M0ToF32(scales[k/v41Group]))
+// widenV41 reads the scales of token i from scales[scalesAt[i]:].
+func widenV41(t *tile, rows, scales []byte, scalesAt *[tileRows]int) {
+	var wide [v41Scales]float32
+	for i, at := range t.rows[:t.n] {
+		for g, e := range scales[scalesAt[i]:][:v41Scales] {
+			wide[g] = simd.E8M0ToF32(e)
+		}
+		simd.WidenE4M3Groups(t.row(i), rows[at:][:v41Row], wide[:], v41Group)
 	}
 }

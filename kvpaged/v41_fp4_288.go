@@ -22,8 +22,9 @@ import (
 // scale NaN, 0x7F, over the codes that it has anyway.
 
 const (
-	v41FP4Row   = 256
-	v41FP4Group = 16 // values, in 8 bytes
+	v41FP4Row    = 256
+	v41FP4Group  = 16 // values, in 8 bytes
+	v41FP4Scales = 2 * v41FP4Row / v41FP4Group
 )
 
 func encodeV41FP4(row, scales []byte, x []float32) {
@@ -46,16 +47,11 @@ func encodePairs(dst []byte, x []float32, scale float32) {
 	}
 }
 
-func widenV41FP4(dst []float32, row, scales []byte) {
-	for g, code := range scales {
-		widenPairs(dst[g*v41FP4Group:], row[g*v41FP4Group/2:(g+1)*v41FP4Group/2], simd.E4M3ToF32(code))
-	}
-}
-
-func widenPairs(dst []float32, src []byte, scale float32) {
-	dst = dst[:2*len(src)]
-	for i, pair := range src {
-		dst[2*i] = float32(simd.E2M1ToF32(pair) * scale)
-		dst[2*i+1] = float32(simd.E2M1ToF32(pair>>4) * scale)
+// widenV41FP4 reads the scales of token i from scales[scalesAt[i]:].
+func widenV41FP4(t *tile, rows, scales []byte, scalesAt *[tileRows]int) {
+	var wide [v41FP4Scales]float32
+	for i, at := range t.rows[:t.n] {
+		simd.WidenE4M3(wide[:], scales[scalesAt[i]:][:v41FP4Scales])
+		simd.WidenE2M1Groups(t.row(i), rows[at:][:v41FP4Row], wide[:], v41FP4Group)
 	}
 }

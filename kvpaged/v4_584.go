@@ -1,6 +1,9 @@
 package kvpaged
 
-import "github.com/lamina-ml/lamina/simd"
+import (
+	"github.com/lamina-ml/lamina/internal/mem"
+	"github.com/lamina-ml/lamina/simd"
+)
 
 // v4_584, of DeepSeek-V4: 448 values with scales and 64 without.
 //
@@ -16,6 +19,7 @@ const (
 	v4Codes = 448
 	v4Group = 64
 	v4Pad   = v4Codes / v4Group // where the last byte of the scales is
+	v4Row   = 576
 )
 
 func encodeV4(row, scales []byte, x []float32) {
@@ -26,9 +30,14 @@ func encodeV4(row, scales []byte, x []float32) {
 	encodeBF16(row[v4Codes:], x[v4Codes:])
 }
 
-func widenV4(dst []float32, row, scales []byte) {
-	for k := 0; k < v4Codes; k += v4Group {
-		simd.WidenE4M3Scaled(dst[k:], row[k:k+v4Group], simd.E8M0ToF32(scales[k/v4Group]))
+func widenV4(t *tile, rows, scales []byte) {
+	var wide [v4Pad]float32
+	for i, at := range t.rows[:t.n] {
+		dst, row, scales := t.row(i), rows[at:][:v4Row], scales[t.scales[i]:][:v4Pad]
+		for g, e := range scales {
+			wide[g] = simd.E8M0ToF32(e)
+		}
+		simd.WidenE4M3Groups(dst, row[:v4Codes], wide[:], v4Group)
+		simd.WidenBF16(dst[v4Codes:], mem.Cast[uint16](row[v4Codes:]))
 	}
-	widenBF16(dst[v4Codes:], row[v4Codes:])
 }

@@ -114,11 +114,14 @@ func (v *View) firstHole(pos, n int) int {
 
 // place returns the page and slot of a position.
 func (v *View) place(pos int) (page int32, slot int) {
-	if !v.Mapped(pos) {
-		panic(fmt.Sprintf("kvpaged: position %d is not mapped or not among the %d of the lease", pos, v.end))
+	if uint(pos) < uint(v.end) {
+		tokens := uint(v.seq.c.cfg.PageTokens)
+		page, slot = v.table[uint(pos)/tokens], int(uint(pos)%tokens)
+		if page != hole {
+			return page, slot
+		}
 	}
-	tokens := v.seq.c.cfg.PageTokens
-	return v.table[pos/tokens], pos % tokens
+	panic(fmt.Sprintf("kvpaged: position %d is not mapped or not among the %d of the lease", pos, v.end))
 }
 
 // run is place with the number of tokens from pos to the end of its page, or of
@@ -153,20 +156,19 @@ func (v *View) Row(pos int) []byte {
 // values long, ld >= Width. Every position must be mapped.
 func (v *View) Widen(dst []float32, ld, pos, n int) {
 	c := v.seq.c
-	w := c.cfg.Width
-	for n > 0 {
-		page, slot, rows := v.run(pos)
-		rows = min(rows, n)
-		if ld == w && formats[c.cfg.Format].elem != 0 && c.geo.scales.token == 0 {
-			c.widenRun(dst[:rows*w], c.rowsAt(page, v.layer, slot, rows))
-		} else {
-			for i := range rows {
-				c.widen(dst[i*ld:i*ld+w], page, v.layer, slot+i)
+	t := tile{ld: ld, width: c.cfg.Width}
+	for ; n > 0; n -= t.n {
+		t.dst, t.n = dst, min(n, tileRows)
+		for i := 0; i < t.n; {
+			page, slot, rows := v.run(pos + i)
+			for end := min(i+rows, t.n); i < end; i++ {
+				c.locate(&t, i, page, v.layer, slot)
+				slot++
 			}
 		}
-		pos += rows
-		n -= rows
-		dst = dst[min(rows*ld, len(dst)):]
+		c.widen(&t)
+		pos += t.n
+		dst = dst[min(t.n*ld, len(dst)):]
 	}
 	runtime.KeepAlive(c)
 }
@@ -175,26 +177,18 @@ func (v *View) Widen(dst []float32, ld, pos, n int) {
 // dst[i*ld:] and is Width values long, ld >= Width. Every position must be mapped.
 func (v *View) Gather(dst []float32, ld int, positions []int32) {
 	c := v.seq.c
-	w := c.cfg.Width
-	for i, pos := range positions {
-		page, slot := v.place(int(pos))
-		c.widen(dst[i*ld:i*ld+w], page, v.layer, slot)
+	t := tile{ld: ld, width: c.cfg.Width}
+	for len(positions) > 0 {
+		t.dst, t.n = dst, min(len(positions), tileRows)
+		for i, pos := range positions[:t.n] {
+			page, slot := v.place(int(pos))
+			c.locate(&t, i, page, v.layer, slot)
+		}
+		c.widen(&t)
+		positions = positions[t.n:]
+		dst = dst[min(t.n*ld, len(dst)):]
 	}
 	runtime.KeepAlive(c)
-}
-
-// piece is how many values one call of a conversion kernel takes: a call cannot
-// be interrupted, so it must be short.
-const piece = 1 << 14
-
-// widenRun reads rows without scales that lie one after the other.
-func (c *Cache) widenRun(dst []float32, src []byte) {
-	elem := formats[c.cfg.Format].elem
-	for len(dst) > piece {
-		c.cfg.Format.widen(dst[:piece], src[:piece*elem], nil, &c.cfg)
-		dst, src = dst[piece:], src[piece*elem:]
-	}
-	c.cfg.Format.widen(dst, src, nil, &c.cfg)
 }
 
 // Write stores one row, float32 [Width], at the position of a new token, rounded

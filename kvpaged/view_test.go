@@ -85,7 +85,48 @@ func floats(b []byte) []float32 {
 	return x
 }
 
-func TestLongRunsAreCutIntoPieces(t *testing.T) {
+// TestManyRows reads more rows in one call than are widened together, in every
+// format.
+func TestManyRows(t *testing.T) {
+	const n = 200
+	for _, f := range allFormats {
+		c := newCache(t, in(f, kvpaged.Config{Layers: 2, PageTokens: 7, Width: 8, Pages: 40}))
+		s, w := newSeq(t, c), c.Config().Width
+		ld := w + 3
+		appendRows(t, s, n, func(layer, pos int) []float32 {
+			row := make([]float32, w)
+			for i := range row {
+				row[i] = float32((layer + 1) * (pos%13 + 1) * (i%5 - 2))
+			}
+			return row
+		})
+		v := lease(t, s, 1, 0)
+		p, err := c.Lease(1)
+		require.NoError(t, err)
+		want := make([]float32, n*ld)
+		positions, physical := make([]int32, n), make([]int32, n)
+		for i := range n {
+			v.Widen(want[i*ld:], ld, i, 1)
+			j := n - 1 - i
+			positions[i], physical[i] = int32(j), s.Pages()[j/7]*7+int32(j%7)
+		}
+		got := make([]float32, n*ld)
+		v.Widen(got, ld, 0, n)
+		require.Equal(t, want, got, "%v", f)
+		for name, gather := range map[string]func(dst []float32){
+			"seq":  func(dst []float32) { v.Gather(dst, ld, positions) },
+			"pool": func(dst []float32) { p.Gather(dst, ld, physical) },
+		} {
+			gather(got)
+			for i := range n {
+				require.Equal(t, want[(n-1-i)*ld:][:w], got[i*ld:][:w], "%v, %s, row %d", f, name, i)
+			}
+		}
+		p.Release()
+	}
+}
+
+func TestManyRowsOfAPage(t *testing.T) {
 	cfg := kvpaged.Config{Layers: 1, PageTokens: 100, Width: 576, Format: kvpaged.FP8Unit, Pages: 1}
 	c := newCache(t, cfg)
 	s := newSeq(t, c)

@@ -1,0 +1,50 @@
+package kvpaged
+
+import (
+	"runtime"
+
+	"github.com/lamina-ml/lamina/simd"
+)
+
+// Prefetch asks the processor for n rows from pos, which will be read soon.
+// Positions that are not mapped are passed over.
+func (v *View) Prefetch(pos, n int) {
+	for end := min(pos+n, v.end); pos < end; {
+		if !v.Mapped(pos) {
+			pos++
+			continue
+		}
+		page, slot, rows := v.run(pos)
+		rows = min(rows, end-pos)
+		v.seq.c.prefetch(page, v.layer, slot, rows)
+		pos += rows
+	}
+	runtime.KeepAlive(v.seq)
+}
+
+// PrefetchAt is Prefetch for the rows of positions.
+func (v *View) PrefetchAt(positions []int32) {
+	for _, pos := range positions {
+		v.Prefetch(int(pos), 1)
+	}
+}
+
+// Prefetch asks the processor for physical rows, which will be read soon. Rows out
+// of range are passed over.
+func (v *PoolView) Prefetch(rows []int32) {
+	page := v.cache.cfg.PageTokens
+	for _, row := range rows {
+		if row >= 0 && int(row) < v.rows {
+			v.cache.prefetch(row/int32(page), v.layer, int(row)%page, 1)
+		}
+	}
+	runtime.KeepAlive(v.cache)
+}
+
+// prefetch asks for n rows of a page.
+func (c *Cache) prefetch(page int32, layer, slot, n int) {
+	simd.Prefetch(c.rowsAt(page, layer, slot, n))
+	if c.geo.scales.token > 0 {
+		simd.Prefetch(c.scalesAt(page, layer, slot, n))
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -16,6 +17,7 @@ import (
 //	query   q' of every (token, head) row, packed into panels of lanes
 //	attend  units (row block, partition of keys), each ending in (m, l, o),
 //	        folded into the block's (M, L, O) in key order, whoever computed them
+//	finish  what is not folded yet, and the division
 //	output  w_uv[h] . o of every row
 type absorbed struct {
 	waveTokens int // most tokens of a wave
@@ -29,13 +31,17 @@ type absorbed struct {
 	ignored atomic.Int64 // entries of index lists that were garbage
 
 	q    []float32 // panels [.][C][Lanes]; a segment starts a new panel
-	o    []float32 // [wave row][R]: O, then the normalised latent output
+	o    []float32 // [wave row][ldo]: O, then the normalised latent output
+	ldo  int       // stride of a row of R values
 	m, l []float32 // [wave row]
 
 	slots   []slot
 	aborted atomic.Bool
+	busy    []float64 // of each worker, to plan
 
-	queryCuts, outputCuts int // pieces into which a head's product is cut
+	queryCuts, outputCuts int  // pieces into which a head's product is cut
+	finishes              int  // items of the finish stage
+	late                  bool // all folds are left to the finish stage
 }
 
 // segment is the new tokens of one sequence that are in the wave.
@@ -55,8 +61,9 @@ type block struct {
 	seg        int
 	row0, rows int // wave rows
 	lo, hi     int // keys that any of its rows sees
-	unit0      int // its first unit
+	unit0      int // its first unit, whose result goes to the running values at once
 	unitEnd    int
+	finishEnd  int          // the end of its items of the finish stage
 	next       atomic.Int64 // the unit to fold next
 	folding    atomic.Bool
 }
@@ -66,43 +73,55 @@ type block struct {
 type slot struct {
 	free atomic.Int64 // the unit that may use it
 	done atomic.Int64 // 1 + the unit whose result it holds
-	m, l []float32    // [maxBlockRows]
-	o    []float32    // [maxBlockRows][R]
+	result
 }
 
-// start empties the slot for a partition of rows rows of r values.
-func (s *slot) start(rows, r int) (m, l, o []float32) {
-	m, l, o = s.m[:rows], s.l[:rows], s.o[:rows*r]
-	fill(m, negInf)
-	clear(l)
-	clear(o)
-	return m, l, o
+// result is the state of some rows: the maximum and the sum of each, and its
+// values, absorbed.ldo apart.
+type result struct {
+	m, l, o []float32
+}
+
+// start empties n rows.
+func (r result) start(n, ldo int) result {
+	r.m, r.l, r.o = r.m[:n], r.l[:n], r.o[:n*ldo]
+	fill(r.m, negInf)
+	clear(r.l)
+	clear(r.o)
+	return r
+}
+
+// running is the running values of the wave's rows from row on.
+func (a *absorbed) running(row int) result {
+	return result{m: a.m[row:], l: a.l[row:], o: a.o[row*a.ldo:]}
 }
 
 func (a *absorbed) size(p *Plan) {
 	c := p.cfg
-	perToken := c.Heads * (c.Width() + c.Latent)
+	a.ldo = stride(c.Latent)
+	perToken := c.Heads * (c.Width() + a.ldo)
 	a.waveTokens = min(max(waveFloats/perToken, 1), maxWave, p.lim.Tokens)
 	rows := a.waveTokens * c.Heads
 	a.segs = make([]segment, 0, a.waveTokens) // sparse: one token each
 	a.blocks = make([]block, rows/minBlockRows+a.waveTokens)
 	a.tok = make([]int32, a.waveTokens)
 	a.seg = make([]int32, a.waveTokens)
-	a.slots = make([]slot, 2*len(p.scratch))
+	a.busy = make([]float64, len(p.scratch))
+	a.slots = make([]slot, max(2*len(p.scratch), minSlots))
 }
 
 func (a *absorbed) cut(p *Plan, c *cutter) {
 	rows := a.waveTokens * p.cfg.Heads
 	panels := rows/simd.Lanes + cap(a.segs)
 	a.q = c.cut(panels * p.cfg.Width() * simd.Lanes)
-	a.o = c.cut(rows * p.cfg.Latent)
+	a.o = c.cut(rows * a.ldo)
 	a.m = c.cut(rows)
 	a.l = c.cut(rows)
 	for i := range a.slots {
 		s := &a.slots[i]
 		s.m = c.cut(maxBlockRows)
 		s.l = c.cut(maxBlockRows)
-		s.o = c.cut(maxBlockRows * p.cfg.Latent)
+		s.o = c.cut(maxBlockRows * a.ldo)
 	}
 }
 
@@ -117,20 +136,33 @@ func (p *Plan) runAbsorbed(ctx context.Context) error {
 		p.cutBlocks()
 		a.queryCuts = p.cuts(p.cfg.Heads, panelsOf(p.cfg.Latent))
 		a.outputCuts = p.cuts(p.cfg.Heads, panelsOf(p.cfg.V))
-		if p.call.coreOnly() {
-			a.queryCuts, a.outputCuts = 1, 1
-		}
-		if err := p.pool.Run(ctx, p.cfg.Heads*a.queryCuts, (*queryStage)(p)); err != nil {
+		if err := p.runQueries(ctx); err != nil {
 			return err
 		}
 		a.aborted.Store(false)
 		if err := p.pool.Run(ctx, a.units, (*attendStage)(p)); err != nil {
 			return err
 		}
+		if err := p.pool.Run(ctx, a.finishes, (*finishStage)(p)); err != nil {
+			return err
+		}
+		if p.call.coreOnly() {
+			continue
+		}
 		if err := p.pool.Run(ctx, p.cfg.Heads*a.outputCuts, (*outputStage)(p)); err != nil {
 			return err
 		}
 	}
+}
+
+// runQueries fills the packed panels of the wave.
+func (p *Plan) runQueries(ctx context.Context) error {
+	a := &p.abs
+	if !p.call.coreOnly() {
+		return p.pool.Run(ctx, p.cfg.Heads*a.queryCuts, (*queryStage)(p))
+	}
+	last := &a.segs[len(a.segs)-1]
+	return p.pool.Run(ctx, last.panel0+panelsOf(last.n*p.cfg.Heads), (*packStage)(p))
 }
 
 func panelsOf(n int) int { return (n + simd.Lanes - 1) / simd.Lanes }
@@ -190,27 +222,65 @@ func (a *absorbed) waveLen() int {
 // as large as their tiles are shared, and smaller when workers would idle.
 func (p *Plan) cutBlocks() {
 	a := &p.abs
-	rows := maxBlockRows
-	for {
-		a.units = p.cutBlocksOf(rows)
-		if rows/2 < minBlockRows || len(p.scratch) == 1 || a.units >= itemsAWorker*len(p.scratch) {
-			break
+	most := min(simd.Blocks().BlockRows, maxBlockRows)
+	best, rows := 0.0, most
+	for r := most; r >= minBlockRows && len(p.scratch) > 1; r /= 2 {
+		a.units = p.cutBlocksOf(r)
+		if t := p.makespan(); r == most || t < best {
+			best, rows = t, r
 		}
-		rows /= 2
 	}
+	a.units = p.cutBlocksOf(rows)
+	// Few enough results to keep: every worker may then fold rows of its own.
+	a.late = a.units <= len(a.slots)
 	for i := range a.slots {
 		a.slots[i].free.Store(int64(i))
 		a.slots[i].done.Store(0)
 	}
+	a.finishes = 0
 	for i := range a.blocks {
 		b := &a.blocks[i]
 		b.next.Store(int64(b.unit0))
 		b.folding.Store(false)
 		fill(a.m[b.row0:b.row0+b.rows], negInf)
-		if b.unit0 == b.unitEnd {
-			p.finishBlock(&p.scratch[0], b) // rows that see nothing
+		a.finishes += (b.rows + finishedRows - 1) / finishedRows
+		b.finishEnd = a.finishes
+	}
+}
+
+// makespan estimates how long the workers take for the units as the blocks are
+// cut now, in rows times keys: units start in order, each on the worker that is
+// free first.
+func (p *Plan) makespan() float64 {
+	const enough = 32 // units a worker, after which the last one matters little
+	a, workers := &p.abs, len(p.scratch)
+	var total, worst float64
+	busy := a.busy[:workers]
+	clear(busy)
+	for i := range a.blocks {
+		b := &a.blocks[i]
+		for u := b.unit0; u < b.unitEnd; u++ {
+			keys := partitionKeys
+			if !p.call.sparse {
+				part := b.lo/partitionKeys + u - b.unit0
+				keys = min((part+1)*partitionKeys, b.hi) - max(part*partitionKeys, b.lo)
+			}
+			cost := float64(keys * (b.rows + tileRows))
+			total += cost
+			if a.units > enough*workers {
+				continue
+			}
+			first := 0
+			for w := range busy {
+				if busy[w] < busy[first] {
+					first = w
+				}
+			}
+			busy[first] += cost
+			worst = max(worst, busy[first])
 		}
 	}
+	return max(worst, total/float64(workers))
 }
 
 func (p *Plan) cutBlocksOf(maxRows int) (units int) {
@@ -257,13 +327,6 @@ func (q *queryStage) Do(worker, item int) error {
 	h, piece := item/a.queryCuts, item%a.queryCuts
 	d := c.Nope + c.Rope
 	n := a.waveLen()
-	if p.call.coreOnly() {
-		for i := range n {
-			p.call.q.Widen(s.row, (int(a.tok[i])*c.Heads+h)*c.Width(), c.Width())
-			a.scatter(c, i, h, 0, s.row)
-		}
-		return nil
-	}
 	panels := panelsOf(c.Latent)
 	n0 := piece * panels / a.queryCuts * simd.Lanes
 	n1 := min((piece+1)*panels/a.queryCuts*simd.Lanes, c.Latent)
@@ -272,8 +335,8 @@ func (q *queryStage) Do(worker, item int) error {
 		for i := range m {
 			p.call.q.Widen(s.xs[i*c.Nope:], (int(a.tok[i0+i])*c.Heads+h)*d, c.Nope)
 		}
-		p.activate(&s.act, s.xs, c.Nope, m, c.Nope, c.ActBlockQ)
-		p.mul(p.layer.w.uk, h, s.ys, n1-n0, s.xs, c.Nope, &s.act, m, n0, n1)
+		p.activate(&s.act, p.layer.w.uk, s.xs, c.Nope, m, c.Nope, c.ActBlockQ)
+		p.mul(p.layer.w.uk, h, s.ys, n1-n0, &s.act, m, n0, n1)
 		for i := range m {
 			a.scatter(c, i0+i, h, n0, s.ys[i*(n1-n0):(i+1)*(n1-n0)])
 		}
@@ -288,6 +351,28 @@ func (q *queryStage) Do(worker, item int) error {
 		p.rotateAt(s, rope, t)
 		a.scatter(c, i, h, c.Latent, rope)
 	}
+	return nil
+}
+
+// packStage packs queries that come absorbed: item = panel. The rows of a panel
+// lie one after the other in the caller's q.
+type packStage Plan
+
+func (q *packStage) Do(worker, panel int) error {
+	p := (*Plan)(q)
+	a, c, s := &p.abs, &p.cfg, &p.scratch[worker]
+	width := c.Width()
+	seg := &a.segs[sort.Search(len(a.segs), func(i int) bool { return a.segs[i].panel0 > panel })-1]
+	row := (panel - seg.panel0) * simd.Lanes
+	n := min(simd.Lanes, seg.n*c.Heads-row)
+	at := (seg.tok0*c.Heads + row) * width
+	x := s.tile
+	if direct := p.call.q.F32(); direct != nil {
+		x = direct[at:]
+	} else {
+		p.call.q.Widen(x, at, n*width)
+	}
+	simd.PackRows(a.q[panel*width*simd.Lanes:], width*simd.Lanes, x, width, n, width)
 	return nil
 }
 
@@ -320,13 +405,20 @@ func (q *attendStage) Do(worker, unit int) error {
 	if err := a.await(p.call.ctx, sl, unit); err != nil {
 		return err
 	}
+	res := sl.result
+	if unit == b.unit0 {
+		res = a.running(b.row0)
+	}
+	res = res.start(b.rows, a.ldo)
 	if p.call.sparse {
-		p.attendSparse(&p.scratch[worker], b, unit-b.unit0, sl)
+		p.attendSparse(&p.scratch[worker], b, unit-b.unit0, res)
 	} else {
-		p.attend(&p.scratch[worker], b, b.lo/partitionKeys+unit-b.unit0, sl)
+		p.attend(&p.scratch[worker], b, b.lo/partitionKeys+unit-b.unit0, res)
 	}
 	sl.done.Store(int64(unit) + 1)
-	p.foldReady(&p.scratch[worker], b)
+	if !a.late {
+		a.foldReady(b, p.cfg.Latent)
+	}
 	folded = true
 	return nil
 }
@@ -350,15 +442,13 @@ func (a *absorbed) await(ctx context.Context, sl *slot, unit int) error {
 	return nil
 }
 
-// attend computes the partition part of block b into sl.
-func (p *Plan) attend(s *scratch, b *block, part int, sl *slot) {
+// attend computes the partition part of block b.
+func (p *Plan) attend(s *scratch, b *block, part int, res result) {
 	a, c := &p.abs, &p.cfg
 	seg := &a.segs[b.seg]
-	width, rows := c.Width(), b.rows
-	lds := roundUp(rows, simd.Lanes)
+	width, rows, ld := c.Width(), b.rows, stride(c.Width())
 	first := b.row0 - seg.wave0*c.Heads // row in the segment
 	q := a.q[(seg.panel0+first/simd.Lanes)*width*simd.Lanes:]
-	m, l, o := sl.start(rows, c.Latent)
 	for j := range rows {
 		lo, hi := c.Mask.visible(seg.pos0+(first+j)/c.Heads, seg.keys)
 		s.rowLo[j], s.rowHi[j] = int32(lo), int32(hi)
@@ -369,19 +459,22 @@ func (p *Plan) attend(s *scratch, b *block, part int, sl *slot) {
 			continue
 		}
 		keys := k1 - k0
-		p.views[seg.seq].Widen(s.tile, width, k0, keys)
-		scores(s.st, lds, s.tile, width, q, keys, rows, width)
+		p.views[seg.seq].Widen(s.tile, ld, k0, keys)
 		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, keys)
-		simd.SoftmaxTile(s.st, lds, keys, rows, s.lo[:rows], s.hi[:rows], c.Scale, m, l, s.alpha[:rows])
-		simd.ValueTile(o, c.Latent, s.st, lds, s.tile, width, s.alpha[:rows], keys, rows, c.Latent)
+		s.attend(&tile{
+			keys: keys, rows: rows,
+			x: s.tile, ldx: ld, k: width, q: q,
+			v: s.tile, ldv: ld, cols: c.Latent,
+			o: res.o, ldo: a.ldo, m: res.m, l: res.l,
+			next: &ahead{view: &p.views[seg.seq], pos: k1, n: min(tileKeys, b.hi-k1)},
+		}, c.Scale)
 	}
 }
 
 // foldReady folds the results of b that are ready, in key order. One worker
 // folds at a time; the others leave theirs to it, and it looks again after
 // letting go, so that none is left lying.
-func (p *Plan) foldReady(s *scratch, b *block) {
-	a, r := &p.abs, p.cfg.Latent
+func (a *absorbed) foldReady(b *block, r int) {
 	ready := func() (*slot, bool) {
 		u := b.next.Load()
 		sl := &a.slots[int(u)%len(a.slots)]
@@ -393,41 +486,79 @@ func (p *Plan) foldReady(s *scratch, b *block) {
 		}
 		for sl, ok := ready(); ok; sl, ok = ready() {
 			u := b.next.Load()
-			simd.FoldRows(a.o[b.row0*r:], r, a.m[b.row0:], a.l[b.row0:], sl.o, r, sl.m, sl.l, b.rows, r)
+			if int(u) != b.unit0 {
+				a.fold(b, sl, 0, b.rows, r)
+			}
 			sl.free.Store(u + int64(len(a.slots)))
 			b.next.Store(u + 1)
-			if int(u)+1 == b.unitEnd {
-				p.finishBlock(s, b)
-			}
 		}
 		b.folding.Store(false)
 	}
 }
 
-// finishBlock divides the rows of b by their sums and writes lse and max logit.
-func (p *Plan) finishBlock(s *scratch, b *block) {
+// fold folds rows [from, to) of a block's result in sl, of r values.
+func (a *absorbed) fold(b *block, sl *slot, from, to, r int) {
+	run := a.running(b.row0 + from)
+	simd.FoldRows(run.o, a.ldo, run.m, run.l, sl.o[from*a.ldo:], a.ldo, sl.m[from:], sl.l[from:], to-from, r)
+}
+
+// finishStage folds what is left and divides: item = finishedRows rows of a block.
+type finishStage Plan
+
+func (q *finishStage) Do(worker, item int) error {
+	p := (*Plan)(q)
+	a, s := &p.abs, &p.scratch[worker]
+	at := sort.Search(len(a.blocks), func(i int) bool { return a.blocks[i].finishEnd > item })
+	b, item0 := &a.blocks[at], 0
+	if at > 0 {
+		item0 = a.blocks[at-1].finishEnd
+	}
+	from := (item - item0) * finishedRows
+	to := min(from+finishedRows, b.rows)
+	if a.late {
+		for u := b.unit0 + 1; u < b.unitEnd; u++ {
+			a.fold(b, &a.slots[u%len(a.slots)], from, to, p.cfg.Latent)
+		}
+	}
+	p.finishRows(s, b, from, to)
+	return nil
+}
+
+// finishRows divides rows [from, to) of b by their sums and writes lse and max
+// logit; and the output, if it is latent.
+func (p *Plan) finishRows(s *scratch, b *block, from, to int) {
 	a, c := &p.abs, &p.cfg
 	seg := &a.segs[b.seg]
-	first := b.row0 - seg.wave0*c.Heads
+	first, n := b.row0-seg.wave0*c.Heads+from, to-from
 	at := seg.tok0*c.Heads + first // row of the batch, tokens by heads
 	var sink, lse, top []float32
 	if p.call.Sink != nil {
-		sink = s.sink[:b.rows]
+		sink = s.sink[:n]
 		for j := range sink {
 			sink[j] = p.call.Sink[(first+j)%c.Heads]
 		}
 	}
 	if p.call.LSE != nil {
-		lse = p.call.LSE[at : at+b.rows]
+		lse = p.call.LSE[at : at+n]
 	}
 	if p.call.MaxLogit != nil {
-		top = p.call.MaxLogit[at : at+b.rows]
+		top = p.call.MaxLogit[at : at+n]
 	}
 	if p.call.byHead {
-		lse, top = s.lse[:b.rows], s.top[:b.rows]
+		lse, top = s.lse[:n], s.top[:n]
 	}
-	o := a.o[b.row0*c.Latent:]
-	simd.FinishRows(o, c.Latent, o, c.Latent, a.m[b.row0:], a.l[b.row0:], sink, lse, top, b.rows, c.Latent)
+	run := a.running(b.row0 + from)
+	out, ldout := run.o, a.ldo
+	direct := p.call.coreOnly() && p.call.out.Kind() == fp8.ElemF32
+	if direct {
+		out, ldout = p.call.out.F32()[at*c.Latent:], c.Latent
+	}
+	simd.FinishRows(out, ldout, run.o, a.ldo, run.m, run.l, sink, lse, top, n, c.Latent)
+	if p.call.coreOnly() && !direct {
+		for j := range n {
+			p.call.out.Narrow((at+j)*c.Latent, out[j*ldout:][:c.Latent])
+		}
+	}
 	if p.call.byHead {
 		p.writeByHead(p.call.LSE, lse, at)
 		p.writeByHead(p.call.MaxLogit, top, at)
@@ -455,21 +586,14 @@ func (q *outputStage) Do(worker, item int) error {
 	a, c, s := &p.abs, &p.cfg, &p.scratch[worker]
 	h, piece := item/a.outputCuts, item%a.outputCuts
 	n := a.waveLen()
-	if p.call.coreOnly() {
-		for i := range n {
-			row := int(a.tok[i])*c.Heads + h
-			p.call.out.Narrow(row*c.Latent, a.o[(i*c.Heads+h)*c.Latent:(i*c.Heads+h+1)*c.Latent])
-		}
-		return nil
-	}
 	panels := panelsOf(c.V)
 	n0 := piece * panels / a.outputCuts * simd.Lanes
 	n1 := min((piece+1)*panels/a.outputCuts*simd.Lanes, c.V)
 	for i0 := 0; i0 < n; i0 += gatherTokens {
 		m := min(gatherTokens, n-i0)
-		x := a.o[(i0*c.Heads+h)*c.Latent:]
-		p.activate(&s.act, x, c.Heads*c.Latent, m, c.Latent, c.ActBlockLatent)
-		p.mul(p.layer.w.uv, h, s.ys, n1-n0, x, c.Heads*c.Latent, &s.act, m, n0, n1)
+		x := a.o[(i0*c.Heads+h)*a.ldo:]
+		p.activate(&s.act, p.layer.w.uv, x, c.Heads*a.ldo, m, c.Latent, c.ActBlockLatent)
+		p.mul(p.layer.w.uv, h, s.ys, n1-n0, &s.act, m, n0, n1)
 		for i := range m {
 			y := s.ys[i*(n1-n0) : (i+1)*(n1-n0)]
 			if a.m[(i0+i)*c.Heads+h] == negInf {

@@ -29,6 +29,7 @@
 // # Flow
 //
 //	New(Config, Weights) -> Layer        immutable, shared by goroutines
+//	Layer.Save, LoadPacked               its packed weights, in a file
 //	Layer.Plan(Limits, Pool) -> Plan     owns the workspace, one Forward at a time
 //	Plan.Forward(ctx, out, q, kv, Batch) no allocation, the same bits for any
 //	                                     workers, batch mix and page size
@@ -40,7 +41,7 @@
 // # Beyond one dense call
 //
 //	Batch.Sparse   keys by index lists, physical or logical, with a second cache
-//	Core           attention alone, in FlashMLA's shapes
+//	Core           attention alone, in FlashMLA's shapes: Decode, Prefill, SparseDecode, SparsePrefill
 //	Merge          partial results of disjoint keys
 //	ActDynamic     activations quantised to FP8, as GPUs do
 //

@@ -13,6 +13,11 @@ var (
 	ErrConfig = errors.New("mla: bad configuration")
 	// ErrWeights marks weights that do not fit the Config.
 	ErrWeights = errors.New("mla: bad weights")
+	// ErrPacked marks what LoadPacked found to be no saved layer, or a damaged one.
+	ErrPacked = errors.New("mla: bad packed file")
+	// ErrStale marks a saved layer that was packed from other weights, for another
+	// geometry, or by another version of the format.
+	ErrStale = errors.New("mla: stale packed file")
 	// ErrShape marks an argument of the wrong length or type.
 	ErrShape = errors.New("mla: wrong shape")
 	// ErrLimit marks a batch larger than the Limits of its Plan.

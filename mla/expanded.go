@@ -19,10 +19,11 @@ type expanded struct {
 	groupHeads int // most heads of a group
 	rowsCap    int // expanded rows a head holds: Buffer + an unfinished tile
 
-	k, v []float32 // [group head][rowsCap][N+P], [group head][rowsCap][V]
+	ldk, ldv int       // strides of rows of N+P and V values; those of o are ldv as well
+	k, v     []float32 // [group head][rowsCap][ldk], [group head][rowsCap][ldv]
 
 	bigM, bigL, m, l []float32 // [group head][Tokens]
-	bigO, o          []float32 // [group head][Tokens][V]
+	bigO, o          []float32 // [group head][Tokens][ldv]
 	part             []int32   // [group head][query block]: the open partition, -1 none
 
 	// the sequence, group and chunk in hand
@@ -39,9 +40,9 @@ type expanded struct {
 
 func (e *expanded) size(p *Plan) {
 	c := p.cfg
-	d := c.Nope + c.Rope
+	e.ldk, e.ldv = stride(c.Nope+c.Rope), stride(c.V)
 	e.rowsCap = p.lim.Buffer + tileKeys - 1
-	perHead := e.rowsCap*(d+c.V) + p.lim.Tokens*(2*c.V+4)
+	perHead := e.rowsCap*(e.ldk+e.ldv) + p.lim.Tokens*(2*e.ldv+4)
 	e.groupHeads = min(max(expandFloats/perHead, 1), c.Heads)
 	if w := min(len(p.scratch), c.Heads); e.groupHeads < w {
 		e.groupHeads = w // one head a worker at least
@@ -56,13 +57,13 @@ func (e *expanded) cut(p *Plan, c *cutter) {
 		return // the core alone
 	}
 	g, t := e.groupHeads, p.lim.Tokens
-	e.k = c.cut(g * e.rowsCap * (p.cfg.Nope + p.cfg.Rope))
-	e.v = c.cut(g * e.rowsCap * p.cfg.V)
+	e.k = c.cut(g * e.rowsCap * e.ldk)
+	e.v = c.cut(g * e.rowsCap * e.ldv)
 	for _, f := range []*[]float32{&e.bigM, &e.bigL, &e.m, &e.l} {
 		*f = c.cut(g * t)
 	}
-	e.bigO = c.cut(g * t * p.cfg.V)
-	e.o = c.cut(g * t * p.cfg.V)
+	e.bigO = c.cut(g * t * e.ldv)
+	e.o = c.cut(g * t * e.ldv)
 }
 
 // runExpanded computes every sequence whose form is expanded.
@@ -114,7 +115,7 @@ func (p *Plan) runGroup(ctx context.Context) error {
 		if e.last {
 			return nil
 		}
-		e.carry(p)
+		e.carry()
 	}
 }
 
@@ -122,14 +123,13 @@ func (p *Plan) runGroup(ctx context.Context) error {
 func (e *expanded) tiles() int { return (e.to-1)/tileKeys - e.from/tileKeys + 1 }
 
 // carry moves the rows of the unfinished tile to the front of the buffer.
-func (e *expanded) carry(p *Plan) {
-	d := p.cfg.Nope + p.cfg.Rope
+func (e *expanded) carry() {
 	done, rows := e.ready-e.base, e.to-e.ready
 	if done > 0 {
 		for h := range e.heads {
-			k, v := e.k[h*e.rowsCap*d:], e.v[h*e.rowsCap*p.cfg.V:]
-			copy(k[:rows*d], k[done*d:])
-			copy(v[:rows*p.cfg.V], v[done*p.cfg.V:])
+			k, v := e.k[h*e.rowsCap*e.ldk:], e.v[h*e.rowsCap*e.ldv:]
+			copy(k[:rows*e.ldk], k[done*e.ldk:])
+			copy(v[:rows*e.ldv], v[done*e.ldv:])
 		}
 	}
 	e.base = e.ready
@@ -142,20 +142,20 @@ type expandStage Plan
 func (q *expandStage) Do(worker, item int) error {
 	p := (*Plan)(q)
 	e, c, s := &p.exp, &p.cfg, &p.scratch[worker]
-	width, d := c.Width(), c.Nope+c.Rope
+	width, ld := c.Width(), stride(c.Width())
 	piece := item % e.headPieces
 	t0 := (e.from/tileKeys + item/e.headPieces) * tileKeys
 	k0, k1 := max(t0, e.from), min(t0+tileKeys, e.to)
 	rows, at := k1-k0, k0-e.base
-	p.views[e.seq].Widen(s.tile, width, k0, rows)
-	p.activate(&s.act, s.tile, width, rows, c.Latent, c.ActBlockLatent)
+	p.views[e.seq].Widen(s.tile, ld, k0, rows)
+	p.activate(&s.act, p.layer.w.uv, s.tile, ld, rows, c.Latent, c.ActBlockLatent)
 	for g := piece * e.heads / e.headPieces; g < (piece+1)*e.heads/e.headPieces; g++ {
-		k := e.k[(g*e.rowsCap+at)*d:]
-		v := e.v[(g*e.rowsCap+at)*c.V:]
-		p.mul(p.layer.w.k, e.head0+g, k, d, s.tile, width, &s.act, rows, 0, c.Nope)
-		p.mul(p.layer.w.uv, e.head0+g, v, c.V, s.tile, width, &s.act, rows, 0, c.V)
+		k := e.k[(g*e.rowsCap+at)*e.ldk:]
+		v := e.v[(g*e.rowsCap+at)*e.ldv:]
+		p.mul(p.layer.w.k, e.head0+g, k, e.ldk, &s.act, rows, 0, c.Nope)
+		p.mul(p.layer.w.uv, e.head0+g, v, e.ldv, &s.act, rows, 0, c.V)
 		for i := range rows {
-			copy(k[i*d+c.Nope:(i+1)*d], s.tile[i*width+c.Latent:(i+1)*width])
+			copy(k[i*e.ldk+c.Nope:][:c.Rope], s.tile[i*ld+c.Latent:width+i*ld])
 		}
 	}
 	return nil
@@ -172,9 +172,8 @@ func (q *expandedStage) Do(worker, item int) error {
 	blocks := queryBlocks(e.seg.n)
 	g, first := item/blocks, item%blocks*queryRows
 	rows := min(queryRows, e.seg.n-first)
-	lds := roundUp(rows, simd.Lanes)
 	at := g*e.seg.n + first // row of the state
-	m, l, o := e.m[at:at+rows], e.l[at:at+rows], e.o[at*c.V:(at+rows)*c.V]
+	m, l, o := e.m[at:at+rows], e.l[at:at+rows], e.o[at*e.ldv:(at+rows)*e.ldv]
 
 	for j := range rows {
 		lo, hi := c.Mask.visible(e.seg.pos0+first+j, e.seg.keys)
@@ -196,10 +195,13 @@ func (q *expandedStage) Do(worker, item int) error {
 			clear(l)
 			clear(o)
 		}
-		scores(s.st, lds, e.k[row*d:], d, s.q, keys, rows, d)
 		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, keys)
-		simd.SoftmaxTile(s.st, lds, keys, rows, s.lo[:rows], s.hi[:rows], c.Scale, m, l, s.alpha[:rows])
-		simd.ValueTile(o, c.V, s.st, lds, e.v[row*c.V:], c.V, s.alpha[:rows], keys, rows, c.V)
+		s.attend(&tile{
+			keys: keys, rows: rows,
+			x: e.k[row*e.ldk:], ldx: e.ldk, k: d, q: s.q,
+			v: e.v[row*e.ldv:], ldv: e.ldv, cols: c.V,
+			o: o, ldo: e.ldv, m: m, l: l,
+		}, c.Scale)
 	}
 	if e.last {
 		e.foldPartition(c, item, at, rows)
@@ -213,7 +215,7 @@ func (e *expanded) foldPartition(c *Config, item, at, rows int) {
 	if e.part[item] < 0 {
 		return
 	}
-	simd.FoldRows(e.bigO[at*c.V:], c.V, e.bigM[at:], e.bigL[at:], e.o[at*c.V:], c.V, e.m[at:], e.l[at:], rows, c.V)
+	simd.FoldRows(e.bigO[at*e.ldv:], e.ldv, e.bigM[at:], e.bigL[at:], e.o[at*e.ldv:], e.ldv, e.m[at:], e.l[at:], rows, c.V)
 }
 
 // packQueries ropes and packs the queries of rows tokens of one head, from
@@ -240,7 +242,7 @@ func (p *Plan) finishQueries(s *scratch, head, tok, at, rows int) {
 		fill(sink, p.call.Sink[head])
 	}
 	lse, top := s.lse[:rows], s.top[:rows]
-	simd.FinishRows(s.fin, c.V, e.bigO[at*c.V:], c.V, e.bigM[at:], e.bigL[at:], sink, lse, top, rows, c.V)
+	simd.FinishRows(s.fin, c.V, e.bigO[at*e.ldv:], e.ldv, e.bigM[at:], e.bigL[at:], sink, lse, top, rows, c.V)
 	for i := range rows {
 		row := (tok+i)*c.Heads + head
 		p.call.out.Narrow(row*c.V, s.fin[i*c.V:(i+1)*c.V])

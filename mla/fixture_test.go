@@ -21,6 +21,8 @@ import (
 
 func TestMain(m *testing.M) { kerneltest.Main(m) }
 
+func TestLevel(t *testing.T) { kerneltest.Level(t) }
+
 // weightKind says how a fixture's kv_b_proj is stored.
 type weightKind struct {
 	elem   fp8.Elem

@@ -2,16 +2,6 @@ package mla
 
 import "github.com/lamina-ml/lamina/simd"
 
-// scores is s[i*lds+j] = the dot product of row i of x and lane j of the packed
-// panels q over k terms, in pieces of pieceK: keys are rows, query rows lanes.
-func scores(s []float32, lds int, x []float32, ldx int, q []float32, keys, rows, k int) {
-	ldq := k * simd.Lanes
-	simd.PartSet(s, lds, x, ldx, q, ldq, keys, rows, min(k, pieceK))
-	for k0 := pieceK; k0 < k; k0 += pieceK {
-		simd.PartAdd(s, lds, x[k0:], ldx, q[k0*simd.Lanes:], ldq, keys, rows, min(k-k0, pieceK))
-	}
-}
-
 // rotate applies the layer's rope to one row of P values in place. freqs is the
 // row of the table for its position.
 func (c *Config) rotate(x, freqs []float32) {

@@ -49,6 +49,11 @@ func New(cfg Config, w Weights) (*Layer, error) {
 	if l.w, err = w.pack(cfg); err != nil {
 		return nil, err
 	}
+	return l.ready()
+}
+
+// ready completes a layer that has its weights, or frees them.
+func (l *Layer) ready() (*Layer, error) {
 	if err := l.readyActQuant(); err != nil {
 		l.w.close()
 		return nil, err

@@ -23,14 +23,17 @@ const (
 const (
 	maxBlockRows  = 128      // (token, head) rows that share one widened tile, absorbed
 	minBlockRows  = 32       // what maxBlockRows shrinks to when workers would idle
+	tileRows      = 4        // what widening a tile costs, in rows of its products
 	queryRows     = 64       // query tokens of one head that share expanded keys
-	gatherTokens  = 16       // tokens of one product with per-head weights
+	gatherTokens  = tileKeys // tokens of one product with per-head weights
 	storeTokens   = 8        // tokens normed, roped and stored by one item
 	maxWave       = 1 << 14  // tokens of a wave
 	waveFloats    = 16 << 20 // packed queries and latent outputs of a wave, in float32s
 	expandFloats  = 8 << 20  // expanded keys and values in flight, in float32s
 	itemsAWorker  = 4        // items that a stage cuts for each worker
-	defaultBuffer = 512      // Limits.Buffer of 0
+	defaultBuffer = 2048     // Limits.Buffer of 0
+	finishedRows  = 16       // rows folded and divided by one item
+	minSlots      = 8        // partitions that may wait for their fold
 )
 
 // Limits bound the batches that a Plan accepts and size its workspace.
@@ -39,7 +42,7 @@ type Limits struct {
 	Seqs    int // sequences of a batch, at least 1
 	Context int // keys of one sequence, its new tokens included, at least 1
 	// Buffer is how many key rows the expanded form holds expanded at a time;
-	// 0 means 512. Any size gives the same bits; a prompt may be longer.
+	// 0 means 2048. Any size gives the same bits; a prompt may be longer.
 	Buffer int
 }
 
@@ -86,6 +89,7 @@ type Plan struct {
 	call call
 	abs  absorbed
 	exp  expanded
+	pre  prefill
 }
 
 const (
@@ -140,18 +144,22 @@ const (
 type scratch struct {
 	row   []float32 // [C] one cache row
 	freqs []float32 // [P]
-	tile  []float32 // [tileKeys][C] widened cache rows
-	st    []float32 // [tileKeys][rows] scores, then probabilities
+	tile  []float32 // [tileKeys][stride(C)] widened cache rows
+	st    []float32 // [tileKeys][stride(rows)] scores, then probabilities
 	xs    []float32 // [gatherTokens][N] gathered activations
 	ys    []float32 // [gatherTokens][max(R,V)] products
 	q     []float32 // [queryRows/Lanes][N+P][Lanes] packed queries of one head
 	qrow  []float32 // [queryRows][N+P] the same before packing
 	fin   []float32 // [queryRows][V] finished outputs of one head
 
-	alpha, lse, top, sink []float32 // per row
-	lo, hi, rowLo, rowHi  []int32   // visible keys per row: in the tile, in the sequence
-	act                   quantised // under ActDynamic, at most tileKeys rows
-	picked                []int32   // [tileKeys] rows that a list selects
+	alpha, lse, top, sink []float32  // per row
+	lo, hi, rowLo, rowHi  []int32    // visible keys per row: in the tile, in the sequence
+	act                   activation // of at most tileKeys rows
+	picked                []int32    // [tileKeys] rows that a list selects
+
+	// of Core.Prefill
+	values      []float32 // [tileKeys][stride(d_v)] widened values
+	total, part result    // of queryRows rows: running, and of the open partition
 }
 
 // rowsCap is the most rows a worker handles at once, in either form.
@@ -203,6 +211,9 @@ func newPlan(cfg Config, l *Layer, lim Limits, pool *Pool) (*Plan, error) {
 	p.forms = make([]Form, lim.Seqs)
 	p.tokSeq = make([]int32, lim.Tokens)
 	p.offsets = make([]uint32, lim.Seqs+1)
+	if l == nil {
+		p.pre.ends = make([]int, 0, lim.Seqs)
+	}
 	p.abs.size(p)
 	if l != nil {
 		p.exp.size(p)
@@ -216,6 +227,7 @@ func newPlan(cfg Config, l *Layer, lim Limits, pool *Pool) (*Plan, error) {
 	if p.mem, err = mem.Alloc(c.need * 4); err != nil {
 		return nil, fmt.Errorf("mla: a workspace of %d bytes: %w", c.need*4, err)
 	}
+	p.mem.Huge()
 	// A net for a caller who drops the plan: its workspace is off the heap.
 	runtime.AddCleanup(p, func(b *mem.Block) { b.Free() }, p.mem)
 	c = cutter{left: mem.Cast[float32](p.mem.Bytes())}
@@ -231,10 +243,18 @@ func (p *Plan) cut(c *cutter) {
 		s := &p.scratch[i]
 		s.row = c.cut(cfg.Width())
 		s.freqs = c.cut(cfg.Rope)
-		s.tile = c.cut(tileKeys * cfg.Width())
-		s.st = c.cut(tileKeys * rowsCap)
+		s.tile = c.cut(tileKeys * stride(cfg.Width()))
+		s.st = c.cut(tileKeys * stride(rowsCap))
 		s.xs = c.cut(gatherTokens * cfg.Nope)
 		s.ys = c.cut(gatherTokens * max(cfg.Latent, cfg.V))
+		s.act.lifted = c.cut(tileKeys * stride(max(cfg.Nope, cfg.Latent)))
+		if p.layer == nil {
+			d = cfg.Width() // queries come absorbed or expanded
+			s.values = c.cut(tileKeys * stride(cfg.Latent))
+			for _, r := range []*result{&s.total, &s.part} {
+				r.m, r.l, r.o = c.cut(queryRows), c.cut(queryRows), c.cut(queryRows*stride(cfg.Latent))
+			}
+		}
 		s.q = c.cut(queryRows * d)
 		s.qrow = c.cut(queryRows * d)
 		s.fin = c.cut(queryRows * cfg.V)
@@ -248,8 +268,7 @@ func (p *Plan) cut(c *cutter) {
 			*f = make([]int32, rowsCap)
 		}
 		s.picked = make([]int32, tileKeys)
-		if cfg.ActQuant == ActDynamic {
-			k := max(cfg.Nope, cfg.Latent)
+		if k := max(cfg.Nope, cfg.Latent); cfg.ActQuant == ActDynamic {
 			s.act.codes = make([]byte, tileKeys*k)
 			s.act.scales = make([]float32, tileKeys*k) // groups of 1 at worst
 		}

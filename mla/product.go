@@ -5,39 +5,48 @@ import (
 	"github.com/lamina-ml/lamina/simd"
 )
 
-// quantised is the rows of a product's activation as E4M3 codes with a scale
-// per group, in one worker's scratch. It serves any number of products.
-type quantised struct {
-	codes  []byte    // [rows][k]
+// activation is rows of a product's activation as the products of a layer read
+// them: as they are, lifted for the kernel that decodes FP8 weights in
+// registers, or quantised. It lives in one worker's scratch and serves any
+// number of heads.
+type activation struct {
+	x   []float32 // [rows][k], ldx apart
+	ldx int
+
+	lifted   []float32 // [rows][stride(k)]
+	ldl      int
+	isLifted bool
+
+	codes  []byte    // [rows][k] E4M3
 	scales []float32 // [rows][groups]
 	k      int
 	group  int
 }
 
-// quantise fills z with m rows of k values of x.
-func (z *quantised) quantise(x []float32, ldx, m, k, group int) {
-	z.k, z.group = k, group
+func (z *activation) groups() int { return (z.k + z.group - 1) / z.group }
+
+// activate readies m rows of k values of x for products with w.
+func (p *Plan) activate(z *activation, w *fp8.Packed, x []float32, ldx, m, k, group int) {
+	z.x, z.ldx, z.k, z.group = x, ldx, k, group
+	if p.cfg.ActQuant != ActDynamic {
+		z.ldl = stride(k)
+		z.isLifted = w.Lift(z.lifted, z.ldl, x, ldx, m)
+		return
+	}
 	groups := z.groups()
 	for i := range m {
 		simd.QuantDynamic(z.codes[i*k:(i+1)*k], z.scales[i*groups:(i+1)*groups], x[i*ldx:][:k], group)
 	}
 }
 
-func (z *quantised) groups() int { return (z.k + z.group - 1) / z.group }
-
-// mul is y[i][j-n0] = x[i] . w[h][j] for rows i < m and outputs j in [n0, n1),
-// from the activations as they are, or from z if the layer quantises them.
-func (p *Plan) mul(w *fp8.Packed, h int, y []float32, ldy int, x []float32, ldx int, z *quantised, m, n0, n1 int) {
-	if p.cfg.ActQuant == ActDynamic {
+// mul is y[i][j-n0] = x[i] . w[h][j] for rows i < m and outputs j in [n0, n1).
+func (p *Plan) mul(w *fp8.Packed, h int, y []float32, ldy int, z *activation, m, n0, n1 int) {
+	switch {
+	case p.cfg.ActQuant == ActDynamic:
 		w.MulQuantPanels(h, y, ldy, z.codes, z.k, z.scales, z.groups(), z.group, m, n0, n1)
-		return
-	}
-	w.MulPanels(h, y, ldy, x, ldx, m, n0, n1)
-}
-
-// activate readies m rows of k values of x for mul.
-func (p *Plan) activate(z *quantised, x []float32, ldx, m, k, group int) {
-	if p.cfg.ActQuant == ActDynamic {
-		z.quantise(x, ldx, m, k, group)
+	case z.isLifted && w.Lifts():
+		w.MulLifted(h, y, ldy, z.lifted, z.ldl, m, n0, n1)
+	default:
+		w.MulPanels(h, y, ldy, z.x, z.ldx, m, n0, n1)
 	}
 }

@@ -148,7 +148,7 @@ func (p *Plan) checkFolded(l *list) error {
 // were. Dropping the entries that are none changes no bit: they would be masked
 // places of the tile, which add nothing.
 func (p *Plan) gather(s *scratch, seg *segment, l *list, entries []int32) (keys int, ignored int64) {
-	width := p.cfg.Width()
+	width, ld := p.cfg.Width(), stride(p.cfg.Width())
 	last := seg.pos0 + seg.n - 1 // of the tokens that share the list
 	for _, x := range entries {
 		row := int(x)
@@ -167,27 +167,39 @@ func (p *Plan) gather(s *scratch, seg *segment, l *list, entries []int32) (keys 
 	switch {
 	case keys == 0:
 	case l.logical:
-		p.views[seg.seq].Gather(s.tile, width, picked)
+		p.views[seg.seq].Gather(s.tile, ld, picked)
 	case l.source.plain:
 		for i, row := range picked {
-			l.source.dense.Widen(s.tile[i*width:], int(row)*width, width)
+			l.source.dense.Widen(s.tile[i*ld:], int(row)*width, width)
 		}
 	default:
-		l.source.pool.Gather(s.tile, width, picked)
+		l.source.pool.Gather(s.tile, ld, picked)
 	}
 	return keys, ignored
 }
 
-// attendSparse computes one partition of the lists of block b into sl: the
+// ahead is the rows of the tile that begins with these entries. What is none is
+// passed over.
+func (l *list) ahead(entries []int32, view *kvpaged.View) *ahead {
+	entries = entries[:min(len(entries), tileKeys)]
+	switch {
+	case l.logical:
+		return &ahead{view: view, list: entries, n: len(entries)}
+	case l.source.plain:
+		return nil
+	}
+	return &ahead{pool: &l.source.pool, list: entries, n: len(entries)}
+}
+
+// attendSparse computes one partition of the lists of block b: the
 // partitions of the second cache follow those of the first.
-func (p *Plan) attendSparse(s *scratch, b *block, part int, sl *slot) {
+func (p *Plan) attendSparse(s *scratch, b *block, part int, res result) {
 	a, c := &p.abs, &p.cfg
 	seg := &a.segs[b.seg]
-	width, rows := c.Width(), b.rows
-	lds := roundUp(rows, simd.Lanes)
+	rows, ld := b.rows, stride(c.Width())
 	first := b.row0 - seg.wave0*c.Heads
-	q := a.q[(seg.panel0+first/simd.Lanes)*width*simd.Lanes:]
-	m, l, o := sl.start(rows, c.Latent)
+	q := a.q[(seg.panel0+first/simd.Lanes)*c.Width()*simd.Lanes:]
+	m, l, o := res.m, res.l, res.o
 
 	of := &p.call.lists[0]
 	if n := partitions(len(of.of(seg.tok0, seg.seq))); part >= n {
@@ -202,34 +214,23 @@ func (p *Plan) attendSparse(s *scratch, b *block, part int, sl *slot) {
 		if keys == 0 {
 			continue
 		}
-		scores(s.st, lds, s.tile, width, q, keys, rows, width)
 		for j := range rows {
 			s.lo[j], s.hi[j] = 0, int32(keys)
 		}
-		if of.logical && seg.n > 1 {
-			p.hideFuture(s, seg, first, rows, lds, keys)
+		t := tile{
+			keys: keys, rows: rows,
+			x: s.tile, ldx: ld, k: c.Width(), q: q,
+			v: s.tile, ldv: ld, cols: c.Latent,
+			o: o, ldo: stride(c.Latent), m: m, l: l,
+			next: of.ahead(entries[min(t0+tileKeys, len(entries)):], &p.views[seg.seq]),
 		}
-		simd.SoftmaxTile(s.st, lds, keys, rows, s.lo[:rows], s.hi[:rows], c.Scale, m, l, s.alpha[:rows])
-		simd.ValueTile(o, c.Latent, s.st, lds, s.tile, width, s.alpha[:rows], keys, rows, c.Latent)
+		if of.logical && seg.n > 1 {
+			t.positions, t.pos0, t.row0, t.heads = s.picked[:keys], seg.pos0, first, c.Heads
+		}
+		s.attend(&t, c.Scale)
 	}
 	if first == 0 { // once for each token, however many blocks its heads make
 		a.ignored.Add(ignored * int64(seg.n))
-	}
-}
-
-// hideFuture makes the scores of positions that a token of a shared list must
-// not see -Inf, which counts as masked.
-func (p *Plan) hideFuture(s *scratch, seg *segment, first, rows, lds, keys int) {
-	hidden := negInf
-	if p.cfg.Scale < 0 {
-		hidden = -negInf
-	}
-	for key, pos := range s.picked[:keys] {
-		for j := range rows {
-			if int(pos) > seg.pos0+(first+j)/p.cfg.Heads {
-				s.st[key*lds+j] = hidden
-			}
-		}
 	}
 }
 

@@ -1,7 +1,10 @@
 package bench_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,125 +18,155 @@ import (
 // the process.
 var lab = bench.NewLab(1)
 
-func model(b *testing.B, name string) bench.Model {
-	m, err := bench.ParseModel(name)
-	require.NoError(b, err)
-	return m
+// peak is the FMA peak of this machine, in GFLOP/s on one thread and on all.
+var peak = sync.OnceValues(func() (bench.Machine, error) {
+	return bench.Measure(context.Background(), slices.Max(threads()))
+})
+
+// threads are one and all that the process may use.
+func threads() []int { return bench.Defaults().Threads }
+
+// small says that there is no time for the works of the table as they are.
+func small() bool { return testing.Short() || simd.Level() == simd.Generic }
+
+// works are those of the table that are of one operation.
+func works(op bench.Op) []bench.Spec {
+	var all []bench.Spec
+	for _, s := range bench.Table() {
+		if s.Op != op {
+			continue
+		}
+		if small() {
+			s = shrunk(s)
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
-// benchName has the same keys for all operations, those of JSON, so that
-// benchstat can put any of them in rows or columns.
+// shrunk is a work of the same kind and a sixteenth of the size or less.
+func shrunk(s bench.Spec) bench.Spec {
+	s.Ctx, s.TopK, s.Shortest = s.Ctx/16, s.TopK/16, s.Shortest/16
+	if s.Tokens > 1 {
+		s.Tokens /= 16
+	}
+	if s.N > 1024 {
+		s.N /= 64
+	}
+	return s
+}
+
+// benchName is keys and values, those of JSON, so that benchstat can put any of
+// them in rows or columns. Of a batch, tokens and products it says how many there
+// are, if not one.
 func benchName(s bench.Spec) string {
 	var name string
+	key := func(key string, value any) { name += fmt.Sprintf("%s=%v/", key, value) }
 	if s.Op == bench.Gemm {
-		name = fmt.Sprintf("m=%d/n=%d/k=%d", s.M, s.N, s.K)
-		if s.Rival == "" {
-			name += "/weights=fp8_e4m3"
-		} else {
-			name += "/weights=f32/rival=" + s.Rival
-		}
+		key("m", s.M)
+		key("n", s.N)
+		key("k", s.K)
 	} else {
-		name = fmt.Sprintf("heads=%d/ctx=%d/batch=%d/tokens=%d/", s.Model.Heads, s.Ctx, s.Batch, s.Batch*s.Tokens)
-		if s.Op == bench.SparseDecode {
-			name += fmt.Sprintf("topk=%d/", s.TopK)
-		}
-		name += "kv=" + s.KV.String()
+		key("heads", s.Model.Heads)
+		key("ctx", s.Ctx)
 	}
-	return name + "/simd=" + simd.Level()
+	if s.TopK > 0 {
+		key("topk", s.TopK)
+	}
+	if s.Batch > 1 {
+		key("batch", s.Batch)
+	}
+	if s.Shortest > 0 {
+		key("ctx_min", s.Shortest)
+	}
+	if s.Tokens > 1 {
+		key("tokens", s.Batch*s.Tokens)
+	}
+	switch {
+	case s.Op != bench.Gemm:
+		key("kv", s.KV)
+	case s.Rival == "":
+		key("weights", "fp8_e4m3")
+	default:
+		key("weights", "f32")
+		key("rival", s.Rival)
+	}
+	key("threads", s.Threads)
+	return name + "simd=" + simd.Level()
 }
 
 func TestBenchName(t *testing.T) {
 	m, err := bench.ParseModel("v3")
 	require.NoError(t, err)
 	for want, s := range map[string]bench.Spec{
-		"heads=128/ctx=9/batch=3/tokens=6/kv=f16":               {Op: bench.Decode, Model: m, Ctx: 9, Batch: 3, Tokens: 2, KV: kvpaged.F16},
-		"heads=128/ctx=9/batch=3/tokens=3/topk=5/kv=ds_mla_656": {Op: bench.SparseDecode, Model: m, Ctx: 9, Batch: 3, Tokens: 1, TopK: 5, KV: kvpaged.DSMLA656},
-		"heads=128/ctx=7/batch=1/tokens=7/kv=bf16":              {Op: bench.Layer, Model: m, Ctx: 7, Batch: 1, Tokens: 7},
-		"m=2/n=3/k=5/weights=fp8_e4m3":                          {Op: bench.Gemm, M: 2, N: 3, K: 5},
-		"m=2/n=3/k=5/weights=f32/rival=gonum":                   {Op: bench.Gemm, M: 2, N: 3, K: 5, Rival: bench.Gonum},
+		"heads=128/ctx=4096/kv=bf16/threads=1":                   {Op: bench.Decode, Model: m, Ctx: 4096, Batch: 1, Tokens: 1, Threads: 1},
+		"heads=128/ctx=9/batch=3/tokens=6/kv=f16/threads=2":      {Op: bench.Decode, Model: m, Ctx: 9, Batch: 3, Tokens: 2, KV: kvpaged.F16, Threads: 2},
+		"heads=128/ctx=9/batch=3/ctx_min=4/kv=f32/threads=2":     {Op: bench.Decode, Model: m, Ctx: 9, Batch: 3, Tokens: 1, Shortest: 4, KV: kvpaged.F32, Threads: 2},
+		"heads=128/ctx=9/topk=5/batch=3/kv=ds_mla_656/threads=1": {Op: bench.SparseDecode, Model: m, Ctx: 9, Batch: 3, Tokens: 1, TopK: 5, KV: kvpaged.DSMLA656, Threads: 1},
+		"heads=128/ctx=7/tokens=7/kv=bf16/threads=1":             {Op: bench.Layer, Model: m, Ctx: 7, Batch: 1, Tokens: 7, Threads: 1},
+		"m=2/n=3/k=5/weights=fp8_e4m3/threads=1":                 {Op: bench.Gemm, M: 2, N: 3, K: 5, Threads: 1},
+		"m=2/n=3/k=5/batch=7/weights=fp8_e4m3/threads=1":         {Op: bench.Gemm, M: 2, N: 3, K: 5, Batch: 7, Threads: 1},
+		"m=2/n=3/k=5/weights=f32/rival=gonum/threads=1":          {Op: bench.Gemm, M: 2, N: 3, K: 5, Rival: bench.Gonum, Threads: 1},
 	} {
 		require.Equal(t, want+"/simd="+simd.Level(), benchName(s))
 	}
 }
 
-// run times a workload on as many threads as -cpu says and checks the answer of
-// the last run, outside the timer.
-func run(b *testing.B, s bench.Spec) {
-	b.Run(benchName(s), func(b *testing.B) {
-		s.Threads = bench.Defaults().Threads[len(bench.Defaults().Threads)-1]
-		w, err := lab.Open(s)
-		require.NoError(b, err)
-		defer func() { require.NoError(b, w.Close()) }()
-		b.ReportAllocs()
-		for b.Loop() {
-			if err := w.Run(b.Context()); err != nil {
-				b.Fatal(err)
+// Names are unique among the works as they are, and among the small ones.
+func TestBenchNames(t *testing.T) {
+	names := map[string]bool{}
+	for kind, change := range map[string]func(bench.Spec) bench.Spec{"table": func(s bench.Spec) bench.Spec { return s }, "shrunk": shrunk} {
+		for _, s := range bench.Table() {
+			s = change(s)
+			name := fmt.Sprint(kind, " ", s.Op, " ", benchName(s))
+			require.False(t, names[name], name)
+			names[name] = true
+		}
+	}
+}
+
+// run times the works of an operation on one thread and on all, and checks the
+// answer of the last run, outside the timer.
+func run(b *testing.B, op bench.Op) {
+	machine, err := peak()
+	require.NoError(b, err)
+	for _, s := range works(op) {
+		for _, s.Threads = range threads() {
+			most := machine.Peak1
+			if s.Threads > 1 {
+				most = machine.PeakN
 			}
+			b.Run(benchName(s), func(b *testing.B) { runOne(b, s, most) })
 		}
-		seconds := b.Elapsed().Seconds() / float64(b.N)
-		b.ReportMetric(s.Flops()/seconds/1e9, "GFLOP/s")
-		if bytes := s.Bytes(w.RowBytes()); bytes > 0 {
-			b.ReportMetric(bytes/seconds/1e9, "GB/s")
+	}
+}
+
+func runOne(b *testing.B, s bench.Spec, peak float64) {
+	w, err := lab.Open(s)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, w.Close()) }()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := w.Run(b.Context()); err != nil {
+			b.Fatal(err)
 		}
-		if tokens := s.Batch * s.Tokens; tokens > 0 {
-			b.ReportMetric(float64(tokens)/seconds, "tok/s")
-		}
-		_, err = w.Check()
-		require.NoError(b, err)
-	})
+	}
+	seconds := b.Elapsed().Seconds() / float64(b.N)
+	gflops := s.Flops() / seconds / 1e9
+	b.ReportMetric(gflops, "GFLOP/s")
+	b.ReportMetric(100*gflops/peak, "%peak")
+	if bytes := s.Bytes(w.RowBytes()); bytes > 0 {
+		b.ReportMetric(bytes/seconds/1e9, "GB/s")
+	}
+	if tokens := s.Batch * s.Tokens; tokens > 0 {
+		b.ReportMetric(float64(tokens)/seconds, "tok/s")
+	}
+	_, err = w.Check()
+	require.NoError(b, err)
 }
 
-func BenchmarkDecode(b *testing.B) {
-	v3 := model(b, "v3")
-	decode := func(ctx int, kv kvpaged.Format) {
-		run(b, bench.Spec{Op: bench.Decode, Model: v3, Ctx: ctx, Batch: 1, Tokens: 1, KV: kv})
-	}
-	for _, kv := range bench.Formats() {
-		decode(1024, kv)
-	}
-	decode(4096, kvpaged.BF16)
-}
-
-func BenchmarkSparseDecode(b *testing.B) {
-	v3 := model(b, "v3")
-	sparse := func(ctx, topk int, kv kvpaged.Format) {
-		run(b, bench.Spec{Op: bench.SparseDecode, Model: v3, Ctx: ctx, TopK: topk, Batch: 1, Tokens: 1, KV: kv})
-	}
-	for _, kv := range bench.Formats() {
-		sparse(4096, 512, kv)
-	}
-	sparse(4096, 2048, kvpaged.DSMLA656)
-}
-
-func BenchmarkPrefill(b *testing.B) {
-	for _, c := range []struct {
-		model  string
-		tokens int
-	}{{"v3", 128}, {"v2-lite", 512}} {
-		m := model(b, c.model)
-		run(b, bench.Spec{Op: bench.Prefill, Model: m, Ctx: c.tokens, Batch: 1, Tokens: c.tokens, KV: kvpaged.BF16})
-	}
-}
-
-func BenchmarkLayer(b *testing.B) {
-	for _, c := range []struct {
-		model              string
-		ctx, batch, tokens int
-	}{
-		{"v3", 1024, 1, 1}, {"v3", 1024, 4, 1}, {"v3", 64, 1, 64},
-		{"v2-lite", 1024, 1, 1}, {"v2-lite", 256, 1, 256},
-	} {
-		m := model(b, c.model)
-		run(b, bench.Spec{Op: bench.Layer, Model: m, Ctx: c.ctx, Batch: c.batch, Tokens: c.tokens, KV: kvpaged.BF16})
-	}
-}
-
-func BenchmarkGemm(b *testing.B) {
-	v3 := model(b, "v3")
-	for _, m := range []int{1, 16, 32} {
-		s := bench.Spec{Op: bench.Gemm, Model: v3, M: m, N: v3.Heads * v3.V, K: v3.Latent}
-		run(b, s)
-		s.Rival = bench.Gonum
-		run(b, s)
-	}
-}
+func BenchmarkDecode(b *testing.B)       { run(b, bench.Decode) }
+func BenchmarkSparseDecode(b *testing.B) { run(b, bench.SparseDecode) }
+func BenchmarkPrefill(b *testing.B)      { run(b, bench.Prefill) }
+func BenchmarkLayer(b *testing.B)        { run(b, bench.Layer) }
+func BenchmarkGemm(b *testing.B)         { run(b, bench.Gemm) }

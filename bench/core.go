@@ -23,6 +23,9 @@ type core struct {
 }
 
 func (l *Lab) openCore(s Spec) (Workload, error) {
+	if s.Op == SparseDecode && s.ragged() {
+		return nil, errors.New("index lists over a ragged batch are not made here")
+	}
 	width, value, err := s.dims()
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/lamina-ml/lamina/fp8"
-	"github.com/lamina-ml/lamina/internal/oracle"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -46,13 +45,12 @@ func (r *rng) normals(n int, sigma float32) []float32 {
 // blockSize is the side of a scale block, as DeepSeek's checkpoints have it.
 const blockSize = 128
 
-// matrix is weights the bench made, kept so that a check can decode them by
-// itself: E4M3 codes with block scales, or float32.
+// matrix is weights the bench made, E4M3 codes with block scales, kept so that a
+// check can decode them by itself.
 type matrix struct {
 	rows, cols int
 	codes      []byte    // [rows][cols]
 	scales     []float32 // [ceil(rows/128)][ceil(cols/128)]
-	plain      []float32 // [rows][cols], instead of codes and scales
 }
 
 // codedMatrix is weights of standard deviation about 1/sqrt(cols) in E4M3.
@@ -80,23 +78,13 @@ func (r *rng) codedMatrix(rows, cols int) matrix {
 	return m
 }
 
-func (r *rng) plainMatrix(rows, cols int) matrix {
-	return matrix{rows: rows, cols: cols, plain: r.normals(rows*cols, float32(1/math.Sqrt(float64(cols))))}
-}
-
 // fp8 is the matrix as the library takes it.
 func (m matrix) fp8() (fp8.Matrix, error) {
-	if m.plain != nil {
-		return fp8.PlainF32(m.rows, m.cols, m.plain)
-	}
 	return fp8.New(fp8.ElemE4M3, m.rows, m.cols, m.codes, fp8.ScalesF32(m.scales), blockSize, blockSize)
 }
 
 // row decodes row i, exactly, without the library.
 func (m matrix) row(i int) []float64 {
-	if m.plain != nil {
-		return oracle.Widen(m.plain[i*m.cols : (i+1)*m.cols])
-	}
 	x := make([]float64, m.cols)
 	scales := m.scales[i/blockSize*ceil(m.cols, blockSize):]
 	for j := range x {

@@ -6,23 +6,30 @@
 //	                       │ Lab.Open: weights, cache, plan (seeded, made here)
 //	                       v
 //	   Machine          Workload ── Run, timed ── Check against internal/oracle
-//	FMA, L2, L3, DRAM      │
+//	FMA, caches, DRAM      │
 //	       └───────────────┴──> Row: ms, GFLOP/s, GB/s, tok/s, share of the limit
+//	                             │ JSON lines of one run or several
+//	                             v
+//	                           Report ── Bars: what each work should reach, and did
+//
+// The works are those of Table, or combinations of what the lists of Options hold.
+//
+// The limits of the machine are those of its instruction set in use, measured with
+// kernels of this library that do nothing else: fused multiply-adds on 192 values
+// in registers, and reading with the widest loads there are. A row's limit is what
+// would take longer, its operations at the first rate or its bytes at the rate of
+// the memory that holds them; a product with one row of x, which is about reading,
+// is measured by its bytes in any case.
 //
 // The operations:
 //
 //	layer          a whole Plan.Forward: norm, rope, store, products, attention
 //	decode         Core.Decode, attention in the absorbed form: scores, softmax, values, merge
 //	sparse_decode  Core.SparseDecode, the same over rows that index lists choose
-//	prefill        attention in the expanded form, causal, on a prompt
-//	gemm           one product with block-scaled FP8 weights; next to it gonum's sgemm
-//	               on the same weights in float32, as a rival
-//
-// The library has no door to the expanded form's attention on ready keys and
-// values, and the bench opens none: prefill times a whole Forward of a layer
-// with the model's full N+P and V whose latent rows are 4 wide, so that keys and
-// values cost next to nothing to make. What is left of the rest is in the time
-// and not in the FLOPs.
+//	prefill        Core.Prefill, attention in the expanded form: causal, on a prompt whose keys
+//	               and values lie ready in float32, as the products of a layer leave them
+//	gemm           a product with block-scaled FP8 weights, or one for each head; for
+//	               comparison gonum's sgemm on the same weights in float32
 //
 // A cache format of rows of a fixed width runs where that is the model's R+P, and
 // for decode and sparse_decode also where it is R: these take the whole row as the

@@ -10,7 +10,7 @@ import (
 	"github.com/lamina-ml/lamina/mla"
 )
 
-// forward is a whole Plan.Forward over a batch of equal sequences.
+// forward is a whole Plan.Forward over a batch of sequences.
 type forward struct {
 	store
 	w                 *layerWeights
@@ -20,7 +20,7 @@ type forward struct {
 }
 
 func (l *Lab) openForward(s Spec) (Workload, error) {
-	w, err := l.layer(s)
+	w, err := l.layer(s.Model)
 	if err != nil {
 		return nil, err
 	}
@@ -36,24 +36,12 @@ func (l *Lab) openForward(s Spec) (Workload, error) {
 	f.freqs = freqs(s.Ctx, m.Rope)
 	if err = f.open(s.Tokens); err == nil {
 		f.batch.Freqs = mla.RowsF32(f.freqs)
-		f.batch.Forms = s.forms()
 		f.plan, err = w.layer.Plan(mla.Limits{Tokens: tokens, Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
-}
-
-// forms fixes the expanded form for prefill, which is about it.
-func (s Spec) forms() []mla.Form {
-	forms := make([]mla.Form, s.Batch)
-	for b := range forms {
-		if s.Op == Prefill {
-			forms[b] = mla.FormExpanded
-		}
-	}
-	return forms
 }
 
 func (f *forward) Run(ctx context.Context) error {
@@ -108,9 +96,10 @@ func (f *forward) call() *oracle.Call {
 		Freqs: oracle.Widen(f.freqs),
 		Fetch: f.fetch(),
 	}
-	for b := range s.Batch + 1 {
-		c.Offsets = append(c.Offsets, b*s.Tokens)
-		c.Cached = append(c.Cached, s.Ctx-s.Tokens)
+	c.Offsets = []int{0}
+	for b := range s.Batch {
+		c.Offsets = append(c.Offsets, (b+1)*s.Tokens)
+		c.Cached = append(c.Cached, s.length(b)-s.Tokens)
 	}
 	return c
 }

@@ -15,7 +15,7 @@ import (
 // that several of them share.
 type Lab struct {
 	seed   uint64
-	layers map[layerKey]*layerWeights
+	layers map[Model]*layerWeights
 	pools  map[int]*mla.Pool
 
 	tamper func(y []float32) // test hook: spoils an answer before it is checked
@@ -23,7 +23,7 @@ type Lab struct {
 
 // NewLab returns a lab whose data all follow from seed.
 func NewLab(seed uint64) *Lab {
-	return &Lab{seed: seed, layers: map[layerKey]*layerWeights{}, pools: map[int]*mla.Pool{}}
+	return &Lab{seed: seed, layers: map[Model]*layerWeights{}, pools: map[int]*mla.Pool{}}
 }
 
 // Close frees the weights and ends the worker goroutines. The lab's workloads
@@ -101,8 +101,10 @@ func (l *Lab) Open(s Spec) (Workload, error) {
 	switch {
 	case s.Op.isCore():
 		w, err = l.openCore(s)
-	case s.Op != Gemm:
+	case s.Op == Layer:
 		w, err = l.openForward(s)
+	case s.Op == Prefill:
+		w, err = l.openPrefill(s)
 	case s.Rival == "":
 		w, err = l.openProduct(s)
 	default:
@@ -125,11 +127,6 @@ func (l *Lab) pool(threads int) *mla.Pool {
 	return l.pools[threads]
 }
 
-type layerKey struct {
-	Model
-	coded bool // FP8 weights, not float32
-}
-
 // layerWeights is a layer and the weights it was made from.
 type layerWeights struct {
 	layer *mla.Layer
@@ -138,35 +135,26 @@ type layerWeights struct {
 	gamma []float32
 }
 
-// layer makes the layer of a geometry once. A whole layer has FP8 weights; a
-// thin one, whose products are beside the point, float32.
-func (l *Lab) layer(s Spec) (*layerWeights, error) {
-	m := s.Model.thin(s.Op)
-	key := layerKey{m, s.Op == Layer}
-	if w := l.layers[key]; w != nil {
+// layer makes the layer of a model once, with FP8 weights.
+func (l *Lab) layer(m Model) (*layerWeights, error) {
+	if w := l.layers[m]; w != nil {
 		return w, nil
 	}
 	r := rng(l.seed)
-	cfg := s.Model.config() // with the scale of the whole model
-	cfg.Nope, cfg.V, cfg.Latent = m.Nope, m.V, m.Latent
 	rows := m.Heads * (m.Nope + m.V)
 	w := &layerWeights{model: m, gamma: r.normals(m.Latent, 0.1)}
 	for i := range w.gamma {
 		w.gamma[i] += 1
 	}
-	if key.coded {
-		w.kvb = r.codedMatrix(rows, m.Latent)
-	} else {
-		w.kvb = r.plainMatrix(rows, m.Latent)
-	}
+	w.kvb = r.codedMatrix(rows, m.Latent)
 	kvb, err := w.kvb.fp8()
 	if err != nil {
 		return nil, err
 	}
-	if w.layer, err = mla.New(cfg, mla.Weights{KVB: kvb, Gamma: mla.RowsF32(w.gamma)}); err != nil {
+	if w.layer, err = mla.New(m.config(), mla.Weights{KVB: kvb, Gamma: mla.RowsF32(w.gamma)}); err != nil {
 		return nil, err
 	}
-	l.layers[key] = w
+	l.layers[m] = w
 	return w, nil
 }
 

@@ -2,8 +2,11 @@ package bench
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +17,8 @@ import (
 )
 
 // Machine is what the machine is and what it could do in this run: the first
-// line of a report. Rates are the best of a few short windows.
+// line of a report. Rates are the best of a few short windows; _1 is one thread,
+// _n the most threads asked for, all at once.
 type Machine struct {
 	Op     string   `json:"op"` // "machine"
 	CPU    string   `json:"cpu"`
@@ -22,21 +26,66 @@ type Machine struct {
 	SIMD   string   `json:"simd"`
 	Levels []string `json:"levels"`
 
-	// Peak1 and PeakN are GFLOP/s of the level's own PartSet, the kernel under
-	// every product and every score, on operands that stay in L1, on one thread
-	// and on the most threads asked for.
+	// Peak1 and PeakN are GFLOP/s of fused multiply-adds on values that stay in
+	// registers, in the instruction set of this run.
 	Peak1 float64 `json:"peak_gflops_1"`
 	PeakN float64 `json:"peak_gflops_n"`
-	// Reads, by a Go loop that sums 64-bit words. A cache whose size is unknown
-	// has no rate.
+	// Reads in GB/s, by the widest loads of the instruction set, each thread from a
+	// part of its own. A cache whose size is unknown has no rate.
 	DRAM1 float64 `json:"dram_gbps_1"`
 	DRAMN float64 `json:"dram_gbps_n"`
+	L1    float64 `json:"l1_gbps_1,omitempty"`
 	L2    float64 `json:"l2_gbps_1,omitempty"`
+	L2N   float64 `json:"l2_gbps_n,omitempty"`
 	L3    float64 `json:"l3_gbps_1,omitempty"`
+	L3N   float64 `json:"l3_gbps_n,omitempty"`
+
+	// Sizes of the caches, as far as they are known.
+	L1Bytes int `json:"l1d_bytes,omitempty"`
+	L2Bytes int `json:"l2_bytes,omitempty"`
+	L3Bytes int `json:"l3_bytes,omitempty"`
 
 	Threads int    `json:"threads"` // what _n means
 	Go      string `json:"go"`
 	Commit  string `json:"commit,omitempty"`
+}
+
+// Measure measures the limits of the machine on one thread and on n, as Run does
+// before its rows. Errors: simd.Err, the context's, and the system's for want of
+// memory.
+func Measure(ctx context.Context, n int) (Machine, error) {
+	if err := simd.Err(); err != nil {
+		return Machine{}, err
+	}
+	o := Defaults()
+	m, err := newMeter(ctx, o.window, o.tries, bufferBytes(n))
+	if err != nil {
+		return Machine{}, err
+	}
+	machine := m.machine(n)
+	return machine, errors.Join(ctx.Err(), m.close())
+}
+
+// Limits is the limits on 1 | n threads, for reading.
+func (m Machine) Limits() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "fma %.4g | %.4g GFLOP/s", m.Peak1, m.PeakN)
+	unit := " GB/s"
+	for _, read := range []struct {
+		name   string
+		one, n float64
+	}{{limitDRAM, m.DRAM1, m.DRAMN}, {limitL3, m.L3, m.L3N}, {limitL2, m.L2, m.L2N}, {limitL1, m.L1, 0}} {
+		if read.one == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, ", %s %.3g", read.name, read.one)
+		if read.n > 0 {
+			fmt.Fprintf(&b, " | %.3g", read.n)
+		}
+		b.WriteString(unit)
+		unit = ""
+	}
+	return b.String()
 }
 
 // Commit is the revision this program was built from, "" if the build did not
@@ -66,27 +115,46 @@ func CPUName() string {
 	return runtime.GOARCH
 }
 
-// meter measures limits, and remembers them by number of threads.
+// Names of limits, as rows have them.
+const (
+	limitFMA  = "fma"
+	limitL1   = "l1"
+	limitL2   = "l2"
+	limitL3   = "l3"
+	limitDRAM = "dram"
+)
+
+// meter measures limits, and remembers them.
 type meter struct {
 	ctx    context.Context
 	window time.Duration // of one measurement
 	tries  int           // the best of which counts
-	words  []uint64      // what the read loops read
+	words  []uint64      // what reads read
 	block  *mem.Block
-
-	peaks, drams, l3s map[int]float64
+	known  map[knownLimit]float64
 }
 
-// newMeter takes a buffer of that many bytes, which should be several times the
-// last cache.
+type knownLimit struct {
+	name    string
+	threads int
+}
+
+// bufferBytes is the size of a buffer that no cache holds, neither the whole nor
+// what is in the caches of the cores that read a thread's part.
+func bufferBytes(threads int) int {
+	return min(max(128<<20, 4*cpuid.CPU.Cache.L3, threads*16<<20), 1<<30)
+}
+
+// newMeter takes a buffer of that many bytes.
 func newMeter(ctx context.Context, window time.Duration, tries, bytes int) (*meter, error) {
 	block, err := mem.Alloc(bytes)
 	if err != nil {
 		return nil, err
 	}
+	block.Huge() // what is measured is memory, not the search for its pages
 	m := &meter{
 		ctx: ctx, window: window, tries: tries, block: block, words: mem.Cast[uint64](block.Bytes()),
-		peaks: map[int]float64{}, drams: map[int]float64{}, l3s: map[int]float64{},
+		known: map[knownLimit]float64{},
 	}
 	for i := range m.words {
 		m.words[i] = uint64(i) // a page nobody wrote to is not read from memory
@@ -98,18 +166,52 @@ func (m *meter) close() error { return m.block.Free() }
 
 // machine measures the limits on one thread and on n.
 func (m *meter) machine(n int) Machine {
+	giga := func(name string, threads int) float64 { return digits(m.rate(name, threads) / 1e9) }
+	size := func(bytes int) int { return max(bytes, 0) } // cpuid says -1 where it cannot tell
+	cache := cpuid.CPU.Cache
 	return Machine{
 		Op: "machine", CPU: CPUName(), Cores: runtime.NumCPU(), SIMD: simd.Level(), Levels: simd.Levels(),
-		Peak1: digits(m.peak(1) / 1e9), PeakN: digits(m.peak(n) / 1e9),
-		DRAM1: digits(m.dram(1) / 1e9), DRAMN: digits(m.dram(n) / 1e9),
-		L2: digits(m.cache(cpuid.CPU.Cache.L2, 1) / 1e9), L3: digits(m.l3(1) / 1e9),
+		Peak1: giga(limitFMA, 1), PeakN: giga(limitFMA, n),
+		DRAM1: giga(limitDRAM, 1), DRAMN: giga(limitDRAM, n),
+		L1: giga(limitL1, 1), L2: giga(limitL2, 1), L2N: giga(limitL2, n), L3: giga(limitL3, 1), L3N: giga(limitL3, n),
+		L1Bytes: size(cache.L1D), L2Bytes: size(cache.L2), L3Bytes: size(cache.L3),
 		Threads: n, Go: runtime.Version(), Commit: Commit(),
 	}
 }
 
-// rate runs step over and over on some threads for the window and returns the
+// rate is a limit on some threads in FLOP/s or bytes/s, measured once; 0 for a
+// cache of unknown size.
+func (m *meter) rate(name string, threads int) float64 {
+	key := knownLimit{name, threads}
+	if _, ok := m.known[key]; !ok {
+		m.known[key] = m.measure(name, threads)
+	}
+	return m.known[key]
+}
+
+// measure measures a limit. From a cache each thread reads half of its own; the
+// last one is shared, but a thread's part is never so small that the cache before
+// it could hold it.
+func (m *meter) measure(name string, threads int) float64 {
+	cache := cpuid.CPU.Cache
+	switch {
+	case name == limitFMA:
+		return m.fma(threads)
+	case name == limitDRAM:
+		return m.reads(len(m.words)*8/threads, threads)
+	case name == limitL1:
+		return m.reads(cache.L1D/2, threads)
+	case name == limitL2:
+		return m.reads(cache.L2/2, threads)
+	case cache.L3 > 0:
+		return m.reads(max(cache.L3/2/threads, 2*cache.L2), threads)
+	}
+	return 0
+}
+
+// units runs step over and over on some threads for the window and returns the
 // units per second they did together.
-func (m *meter) rate(threads int, step func(worker int) float64) float64 {
+func (m *meter) units(threads int, step func(worker int) float64) float64 {
 	var best float64
 	for range m.tries {
 		rates := make([]float64, threads)
@@ -134,21 +236,36 @@ func (m *meter) rate(threads int, step func(worker int) float64) float64 {
 	return best
 }
 
-func remember(known map[int]float64, threads int, measure func() float64) float64 {
-	if _, ok := known[threads]; !ok {
-		known[threads] = measure()
-	}
-	return known[threads]
+// fma is the FLOP/s of fused multiply-adds: of a loop of nothing else, or of the
+// kernel under every product if that is faster, as it is in pure Go, which sums in
+// wider numbers.
+func (m *meter) fma(threads int) float64 {
+	return max(m.fmaLoop(threads), m.partSet(threads, false), m.partSet(threads, true))
 }
 
-// peak is the FLOP/s of PartSet in L1: 8 rows of x, 16 outputs, 256 terms, 25 KB.
-// Pure Go is faster on operands of few bits, so the better of both kinds counts.
-func (m *meter) peak(threads int) float64 {
-	return remember(m.peaks, threads, func() float64 {
-		return max(m.partSet(threads, false), m.partSet(threads, true))
+// fmaLoop is the FLOP/s of FmaLoop: 192 chains of multiply-adds, in registers,
+// more than any processor has in flight.
+func (m *meter) fmaLoop(threads int) float64 {
+	const (
+		lanes = 192
+		times = 1024 // of a call, which takes a few microseconds
+		calls = 4    // between two looks at the clock
+	)
+	type chains struct {
+		x [lanes]float32
+		_ [64]byte // no two workers write to one cache line
+	}
+	workers := make([]chains, threads)
+	return m.units(threads, func(worker int) float64 {
+		for range calls {
+			simd.FmaLoop(workers[worker].x[:], 0.7, 0.3, times) // towards 1, and never far from it
+		}
+		return 2 * lanes * times * calls
 	})
 }
 
+// partSet is the FLOP/s of PartSet in L1: 8 rows of x, 16 outputs, 256 terms,
+// 25 KB. On operands of few bits pure Go is faster.
 func (m *meter) partSet(threads int, short bool) float64 {
 	const rows, k = 8, 256
 	type operands struct {
@@ -167,7 +284,7 @@ func (m *meter) partSet(threads int, short bool) float64 {
 			asBF16(workers[w].b[:])
 		}
 	}
-	return m.rate(threads, func(worker int) float64 {
+	return m.units(threads, func(worker int) float64 {
 		o := workers[worker]
 		simd.PartSet(o.y[:], simd.Lanes, o.x[:], k, o.b[:], len(o.b), rows, simd.Lanes, k)
 		return 2 * rows * simd.Lanes * k
@@ -181,68 +298,50 @@ func asBF16(x []float32) {
 	simd.WidenBF16(x, u)
 }
 
-// dram is the bytes per second of reading the whole buffer round and round,
-// each thread a part of its own.
-func (m *meter) dram(threads int) float64 {
-	return remember(m.drams, threads, func() float64 { return m.reads(m.words, threads) })
-}
-
-// l3 is the same on a buffer of half the third-level cache.
-func (m *meter) l3(threads int) float64 {
-	return remember(m.l3s, threads, func() float64 { return m.cache(cpuid.CPU.Cache.L3, threads) })
-}
-
-// cache reads half a cache of that many bytes; 0 if its size is not known.
-func (m *meter) cache(bytes, threads int) float64 {
-	if bytes <= 0 {
+// reads is the bytes per second of reading part bytes round and round, on every
+// thread its own. A buffer that has less for each gives what it has; of nothing
+// the rate is 0.
+func (m *meter) reads(part, threads int) float64 {
+	const (
+		call = 64 << 10 / 8 // words of one call, which takes some microseconds
+		step = 4 * call     // words between two looks at the clock
+	)
+	words := min(part, len(m.words)*8/threads) / 64 * 8 // whole cache lines
+	if words <= 0 {
 		return 0
 	}
-	return m.reads(m.words[:min(bytes/2/8, len(m.words))], threads)
-}
-
-func (m *meter) reads(words []uint64, threads int) float64 {
-	const chunk = 16 << 10 // words a step
-	part := len(words) / threads
-	places := make([]int, threads*16) // apart, so that no two share a cache line
-	sums := make([]uint64, threads*16)
-	return m.rate(threads, func(w int) float64 {
-		place := &places[w*16]
-		piece := words[w*part+*place : w*part+min(*place+chunk, part)]
-		if *place += chunk; *place >= part {
-			*place = 0
+	type place struct {
+		at int
+		_  [64]byte // no two workers write to one cache line
+	}
+	places := make([]place, threads)
+	return m.units(threads, func(worker int) float64 {
+		own, at := m.words[worker*words:][:words], places[worker].at
+		done := 0
+		for done < step {
+			piece := own[at:min(at+call, words)]
+			simd.XorWords(piece)
+			done += len(piece)
+			if at += len(piece); at == words {
+				at = 0
+			}
 		}
-		sums[w*16] += sumWords(piece)
-		return float64(8 * len(piece))
+		places[worker].at = at
+		return 8 * float64(done)
 	})
 }
 
-// sumWords reads x as fast as plain Go does.
-func sumWords(x []uint64) uint64 {
-	var a, b, c, d uint64
-	for len(x) >= 8 {
-		a += x[0] + x[4]
-		b += x[1] + x[5]
-		c += x[2] + x[6]
-		d += x[3] + x[7]
-		x = x[8:]
-	}
-	for _, v := range x {
-		a += v
-	}
-	return a + b + c + d
-}
-
-// limit is the least time that a row's work could take, by what the machine
-// did in this run, and what sets it: "fma", "dram", or "l3" for data that stays
-// in the third-level cache.
-func (m *meter) limit(flops, bytes float64, memory int64, threads int) (seconds float64, name string) {
-	seconds, name = flops/m.peak(threads), "fma"
-	rate, from := m.dram(threads), "dram"
+// limit is the least time that a row's work could take, by what the machine did
+// in this run, and what sets it: "fma", "dram", or "l3" for data that stays in
+// the third-level cache.
+func (m *meter) limit(s Spec, bytes float64, memory int64) (seconds float64, name string) {
+	from := limitDRAM
 	if memory < int64(cpuid.CPU.Cache.L3) {
-		rate, from = m.l3(threads), "l3"
+		from = limitL3
 	}
-	if read := bytes / rate; read > seconds {
+	read, compute := bytes/m.rate(from, s.Threads), s.Flops()/m.rate(limitFMA, s.Threads)
+	if s.reading() || read > compute {
 		return read, from
 	}
-	return seconds, name
+	return compute, limitFMA
 }

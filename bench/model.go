@@ -25,6 +25,7 @@ var models = []Model{
 	{Name: "v3", Heads: 128, Nope: 128, Rope: 64, V: 128, Latent: 512},
 	{Name: "v2-lite", Heads: 16, Nope: 128, Rope: 64, V: 128, Latent: 512},
 	{Name: "kimi-k2", Heads: 64, Nope: 128, Rope: 64, V: 128, Latent: 512},
+	{Name: "glm-4.7-flash", Heads: 20, Nope: 192, Rope: 64, V: 256, Latent: 512},
 	{Name: "glm-5", Heads: 64, Nope: 192, Rope: 64, V: 256, Latent: 512},
 	{Name: "minicpm3", Heads: 40, Nope: 64, Rope: 32, V: 64, Latent: 256, RopeStyle: mla.Half},
 }
@@ -56,13 +57,4 @@ func (m Model) config() mla.Config {
 		Heads: m.Heads, Nope: m.Nope, Rope: m.Rope, V: m.V, Latent: m.Latent,
 		Scale: float32(1 / math.Sqrt(float64(m.Nope+m.Rope))), RopeStyle: m.RopeStyle,
 	}
-}
-
-// thin is the model that stands in for m where one operation is timed without
-// the rest of the layer: see the package comment.
-func (m Model) thin(op Op) Model {
-	if op == Prefill {
-		m.Latent = 4
-	}
-	return m
 }

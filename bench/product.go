@@ -14,7 +14,8 @@ import (
 	"github.com/lamina-ml/lamina/mla"
 )
 
-// operands are what both products have: x [M,K], weights [N,K], y [M,N].
+// operands are what both kinds of product have, for each of Batch products:
+// x [M,K], weights [N,K], y [M,N]. The weights are one matrix of all rows.
 type operands struct {
 	spec   Spec
 	w      matrix
@@ -25,8 +26,8 @@ type operands struct {
 func (l *Lab) operands(s Spec) operands {
 	r := rng(l.seed + 2)
 	return operands{
-		spec: s, w: r.codedMatrix(s.N, s.K),
-		x: r.normals(s.M*s.K, 1), y: make([]float32, s.M*s.N), tamper: l.tamper,
+		spec: s, w: r.codedMatrix(s.products()*s.N, s.K),
+		x: r.normals(s.products()*s.M*s.K, 1), y: make([]float32, s.products()*s.M*s.N), tamper: l.tamper,
 	}
 }
 
@@ -39,16 +40,25 @@ type product struct {
 
 func (l *Lab) openProduct(s Spec) (Workload, error) {
 	p := &product{operands: l.operands(s), pool: l.pool(s.Threads)}
-	m, err := p.w.fp8()
+	all, err := p.w.fp8()
 	if err != nil {
 		return nil, err
 	}
-	p.packed, err = fp8.Pack([]fp8.Matrix{m}, fp8.PackOptions{})
+	var each []fp8.Matrix
+	for b := range s.products() {
+		one, err := all.Slice(b*s.N, (b+1)*s.N)
+		if err != nil {
+			return nil, err
+		}
+		each = append(each, one)
+	}
+	p.packed, err = fp8.Pack(each, fp8.PackOptions{})
 	return p, err
 }
 
 func (p *product) Run(ctx context.Context) error {
-	return p.packed.Mul(ctx, p.pool, p.y, fp8.RowsF32(p.x), fp8.Shape{M: p.spec.M, LdX: p.spec.K, LdY: p.spec.N})
+	s := p.spec
+	return p.packed.Mul(ctx, p.pool, p.y, fp8.RowsF32(p.x), fp8.Shape{M: s.M, LdX: s.K, LdY: s.N, StrideX: s.M * s.K})
 }
 
 func (p *product) Memory() int64 { return p.packed.Bytes() }
@@ -62,8 +72,8 @@ type rival struct {
 }
 
 func (l *Lab) openRival(s Spec) (Workload, error) {
-	if s.Rival != Gonum {
-		return nil, fmt.Errorf("unknown rival %q", s.Rival)
+	if s.Rival != Gonum || s.Batch > 1 {
+		return nil, fmt.Errorf("rival %q of %d products, want %q of one", s.Rival, s.products(), Gonum)
 	}
 	r := &rival{operands: l.operands(s)}
 	for i := range s.N {
@@ -102,7 +112,7 @@ func (o *operands) Check() (Checked, error) {
 		o.tamper(o.y)
 	}
 	var sum Checked
-	for i, row := range sample(o.spec.M) {
+	for i, row := range sample(o.spec.products() * o.spec.M) {
 		if err := o.checkRow(row, i%checkedColumn, &sum); err != nil {
 			return sum, err
 		}
@@ -110,8 +120,10 @@ func (o *operands) Check() (Checked, error) {
 	return sum, nil
 }
 
+// checkRow compares row i of all rows of all products.
 func (o *operands) checkRow(i, first int, sum *Checked) error {
 	s := o.spec
+	weights := i / s.M * s.N // where those of its product begin
 	columns := []int{s.N - 1}
 	for j := first; j < s.N; j += checkedColumn {
 		columns = append(columns, j)
@@ -120,7 +132,7 @@ func (o *operands) checkRow(i, first int, sum *Checked) error {
 	want := make([]float64, len(columns))
 	var largest float64
 	for n, j := range columns {
-		want[n] = oracle.Product(x, o.w.row(j), 1, 1, s.K)[0]
+		want[n] = oracle.Product(x, o.w.row(weights+j), 1, 1, s.K)[0]
 		largest = math.Max(largest, math.Abs(want[n]))
 	}
 	sum.Rows++

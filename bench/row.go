@@ -18,12 +18,13 @@ type Row struct {
 	Op         Op      `json:"op"`
 	Model      string  `json:"model,omitempty"`
 	Heads      int     `json:"heads,omitempty"`
-	DQK        int     `json:"d_qk,omitempty"`   // attention alone: values of a cache row
-	DV         int     `json:"d_v,omitempty"`    // and of these, of the value
-	Ctx        int     `json:"ctx,omitempty"`    // keys that the last new token sees
-	TopK       int     `json:"topk,omitempty"`   // of these, how many an index list has room for
-	Batch      int     `json:"batch,omitempty"`  // sequences
-	Tokens     int     `json:"tokens,omitempty"` // new tokens, of all sequences
+	DQK        int     `json:"d_qk,omitempty"`    // attention alone: values of a key
+	DV         int     `json:"d_v,omitempty"`     // and of these, of the value
+	Ctx        int     `json:"ctx,omitempty"`     // keys that the last new token sees
+	CtxMin     int     `json:"ctx_min,omitempty"` // of a ragged batch: those of its shortest sequence
+	TopK       int     `json:"topk,omitempty"`    // of these, how many an index list has room for
+	Batch      int     `json:"batch,omitempty"`   // sequences; products, if more than one
+	Tokens     int     `json:"tokens,omitempty"`  // new tokens, of all sequences
 	M          int     `json:"m,omitempty"`
 	N          int     `json:"n,omitempty"`
 	K          int     `json:"k,omitempty"`
@@ -66,6 +67,9 @@ func (s Spec) row() Row {
 	switch s.Op {
 	case Gemm:
 		r.M, r.N, r.K, r.Weights = s.M, s.N, s.K, "fp8_e4m3"
+		if s.Batch > 1 {
+			r.Batch = s.Batch
+		}
 		if s.Rival != "" {
 			r.Weights, r.SIMD = "f32", ""
 		}
@@ -73,10 +77,15 @@ func (s Spec) row() Row {
 		r.Weights = "fp8_e4m3"
 		fallthrough
 	default:
-		if s.Op.isCore() {
+		switch {
+		case s.Op.isCore():
 			r.DQK, r.DV, _ = s.dims() // of a workload that is open
+		case s.Op == Prefill:
+			r.DQK, r.DV = s.Model.Nope+s.Model.Rope, s.Model.V
 		}
-		r.TopK = s.TopK
+		if r.TopK = s.TopK; s.ragged() {
+			r.CtxMin = s.Shortest
+		}
 		r.Heads, r.Ctx, r.Batch, r.Tokens, r.KV = s.Model.Heads, s.Ctx, s.Batch, s.tokens(), s.KV.String()
 	}
 	return r
@@ -136,7 +145,7 @@ func (r *Row) fill(w Workload, s Spec, times []float64, m *meter) {
 	if s.Rival != "" {
 		return // the limits are those of this library's level
 	}
-	limit, name := m.limit(flops, bytes, r.Memory, s.Threads)
+	limit, name := m.limit(s, bytes, r.Memory)
 	r.Share, r.Limit = digits(limit/best), name
 }
 

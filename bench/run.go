@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"runtime"
 	"slices"
 	"time"
@@ -14,11 +15,17 @@ import (
 
 // Options say what to run, how long, and on what. Start from Defaults or Quick.
 type Options struct {
+	// Rows are the works to do, on each of Threads. If there are none, the works are
+	// all combinations that the lists below make.
+	Rows []Spec
+	Ops  []Op // of Rows and of combinations: no others are run
+	// Match, if not nil, leaves out all rows whose Spec.String it does not match.
+	Match *regexp.Regexp
+
 	Model Model
-	Ops   []Op
-	KV    []kvpaged.Format
-	Ctx   []int // decode, sparse_decode, and the decode steps of layer: keys
-	Batch []int // and sequences, one new token each
+	KV    []kvpaged.Format // of all but prefill, which has no cache
+	Ctx   []int            // decode, sparse_decode, and the decode steps of layer: keys
+	Batch []int            // and sequences, one new token each
 	// TopK is sparse_decode's: entries of an index list. Of fewer keys it takes
 	// all, but such a row is made only where no Ctx is large enough.
 	TopK    []int
@@ -32,28 +39,32 @@ type Options struct {
 	Seed            uint64
 
 	window time.Duration // of the machine's measurements
-	buffer int           // bytes of the DRAM measurement
+	tries  int           // of each of them, the best of which counts
+	buffer int           // bytes of the DRAM measurement; 0: by the sizes of the caches
 	tamper func([]float32)
 }
 
-// Defaults is a DeepSeek-V3 layer on one thread and on all, in less than three
-// minutes.
+// Defaults is Table on one thread and on all, in less than four minutes. Its lists,
+// for who takes Rows away, are about a DeepSeek-V3 layer.
 func Defaults() Options {
 	return Options{
-		Model: models[0], Ops: Ops(), KV: []kvpaged.Format{kvpaged.BF16},
+		Rows: Table(), Ops: Ops(),
+		Model: models[0], KV: []kvpaged.Format{kvpaged.BF16},
 		Ctx: []int{1024, 4096, 16384}, Batch: []int{1, 8}, TopK: []int{2048}, Prefill: []int{128, 512, 2048}, M: []int{1, 4, 16, 64, 512},
 		Threads: defaultThreads(),
-		RowTime: time.Second, Budget: 150 * time.Second, Seed: 1,
-		window: 50 * time.Millisecond, buffer: 256 << 20,
+		RowTime: time.Second, Budget: 240 * time.Second, Seed: 1,
+		window: 40 * time.Millisecond, tries: 5,
 	}
 }
 
-// Quick is a small choice of the same in less than half a minute, even in pure Go.
+// Quick is a few combinations of small works in less than half a minute, even in
+// pure Go.
 func Quick() Options {
 	o := Defaults()
+	o.Rows = nil
 	o.Ctx, o.Batch, o.TopK, o.Prefill, o.M = []int{1024}, []int{1}, []int{512}, []int{32}, []int{1, 16}
 	o.RowTime, o.Budget = 100*time.Millisecond, 20*time.Second
-	o.window, o.buffer = 25*time.Millisecond, 128<<20
+	o.window = 15 * time.Millisecond
 	return o
 }
 
@@ -94,6 +105,9 @@ func (o Options) Check() error {
 			return fmt.Errorf("%w: unknown operation %q, want some of %v", ErrOptions, op, Ops())
 		}
 	}
+	if len(o.Specs()) == 0 && o.Match != nil {
+		return fmt.Errorf("%w: no row matches %q", ErrOptions, o.Match)
+	}
 	if len(o.Ops) == 0 || len(o.KV) == 0 || o.Model.Heads == 0 {
 		return fmt.Errorf("%w: Ops, KV or Model is empty", ErrOptions)
 	}
@@ -110,7 +124,7 @@ func (o Options) Check() error {
 // format has no room for their rows.
 func (o Options) fitting() (runnable []Spec, unfit []LeftOut) {
 	for _, s := range o.Specs() {
-		if _, _, err := s.dims(); err != nil && s.Op != Gemm {
+		if _, _, err := s.dims(); err != nil && s.pages() {
 			unfit = append(unfit, leftOut(s, err.Error()))
 			continue
 		}
@@ -119,45 +133,76 @@ func (o Options) fitting() (runnable []Spec, unfit []LeftOut) {
 	return runnable, unfit
 }
 
-// Specs lists the rows that the options ask for, in the order of the table.
+// Specs lists the rows that the options ask for, in the order of the report.
 func (o Options) Specs() []Spec {
+	works := o.Rows
+	if len(works) == 0 {
+		works = o.combinations()
+	}
 	var all []Spec
-	add := func(s Spec) {
+	for _, s := range works {
 		for _, s.Threads = range o.Threads {
-			s.Model = o.Model
-			all = append(all, s)
+			if slices.Contains(o.Ops, s.Op) && (o.Match == nil || o.Match.MatchString(s.String())) {
+				all = append(all, s)
+			}
 		}
 	}
+	return all
+}
+
+// combinations lists the works that the lists make, for any number of threads.
+func (o Options) combinations() []Spec {
+	var all []Spec
 	for _, op := range o.Ops {
-		if op == Gemm {
-			for _, m := range o.M {
-				s := Spec{Op: Gemm, M: m, N: o.Model.Heads * o.Model.V, K: o.Model.Latent}
-				add(s)
-				s.Rival = Gonum
-				add(s)
-			}
-			continue
-		}
-		for _, kv := range o.KV {
-			if op != Prefill {
-				for _, batch := range o.Batch {
-					for _, ctx := range o.Ctx {
-						s := Spec{Op: op, KV: kv, Ctx: ctx, Batch: batch, Tokens: 1}
-						if op != SparseDecode {
-							add(s)
-							continue
-						}
-						for _, s.TopK = range o.TopK {
-							if ctx >= s.TopK || slices.Max(o.Ctx) < s.TopK {
-								add(s)
-							}
-						}
-					}
+		switch op {
+		case Gemm:
+			all = append(all, o.gemms()...)
+		case Prefill:
+			all = append(all, o.prompts(op, kvpaged.F32)...)
+		default:
+			for _, kv := range o.KV {
+				all = append(all, o.steps(op, kv)...)
+				if op == Layer {
+					all = append(all, o.prompts(op, kv)...)
 				}
 			}
-			if op == Prefill || op == Layer {
-				for _, n := range o.Prefill {
-					add(Spec{Op: op, KV: kv, Ctx: n, Batch: 1, Tokens: n})
+		}
+	}
+	for i := range all {
+		all[i].Model = o.Model
+	}
+	return all
+}
+
+func (o Options) gemms() (all []Spec) {
+	for _, m := range o.M {
+		s := Spec{Op: Gemm, M: m, N: o.Model.Heads * o.Model.V, K: o.Model.Latent}
+		all = append(all, s)
+		s.Rival = Gonum
+		all = append(all, s)
+	}
+	return all
+}
+
+func (o Options) prompts(op Op, kv kvpaged.Format) (all []Spec) {
+	for _, n := range o.Prefill {
+		all = append(all, Spec{Op: op, KV: kv, Ctx: n, Batch: 1, Tokens: n})
+	}
+	return all
+}
+
+// steps lists the works of one new token for each sequence.
+func (o Options) steps(op Op, kv kvpaged.Format) (all []Spec) {
+	for _, batch := range o.Batch {
+		for _, ctx := range o.Ctx {
+			s := Spec{Op: op, KV: kv, Ctx: ctx, Batch: batch, Tokens: 1}
+			if op != SparseDecode {
+				all = append(all, s)
+				continue
+			}
+			for _, s.TopK = range o.TopK {
+				if ctx >= s.TopK || slices.Max(o.Ctx) < s.TopK {
+					all = append(all, s)
 				}
 			}
 		}
@@ -188,12 +233,16 @@ func Run(ctx context.Context, o Options, to Reporter) (err error) {
 	start := time.Now()
 	specs, unfit := o.fitting()
 	to.Progress(0, len(specs), "the machine")
-	meter, err := newMeter(ctx, o.window, 3, o.buffer)
+	most := slices.Max(o.Threads)
+	if o.buffer == 0 {
+		o.buffer = bufferBytes(most)
+	}
+	meter, err := newMeter(ctx, o.window, o.tries, o.buffer)
 	if err != nil {
 		return err
 	}
 	defer meter.close()
-	machine := meter.machine(slices.Max(o.Threads))
+	machine := meter.machine(most)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -332,7 +381,7 @@ func (p *pace) cost(s Spec, rowTime time.Duration) time.Duration {
 	case s.Rival != "":
 		speed = 2e9 // scalar code on any machine
 	default:
-		speed = 0.6 * p.meter.peak(s.Threads)
+		speed = 0.6 * p.meter.rate(limitFMA, s.Threads)
 	}
 	run := time.Duration(s.Flops() / speed * float64(time.Second))
 	if run < rowTime {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"regexp"
 	"testing"
 	"time"
 
+	"github.com/klauspost/cpuid/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -18,6 +20,8 @@ import (
 )
 
 func TestMain(m *testing.M) { kerneltest.Main(m) }
+
+func TestLevel(t *testing.T) { kerneltest.Level(t) }
 
 // collect keeps what a run reports.
 type collect struct {
@@ -40,13 +44,13 @@ func (c *collect) Progress(done, total int, what string) { c.steps++ }
 
 // tiny runs in a moment: sizes that divide nothing.
 func tiny() Options {
-	o := Quick()
+	o := Quick() // which has no Rows
 	o.Model = Model{Name: "tiny", Heads: 3, Nope: 10, Rope: 4, V: 6, Latent: 20, RopeStyle: mla.Half}
 	o.KV = []kvpaged.Format{kvpaged.BF16, kvpaged.FP8Tensor}
 	o.Ctx, o.Batch, o.Prefill, o.M, o.Threads = []int{5, 70}, []int{1, 2}, []int{9}, []int{1, 7}, []int{1, 2}
 	o.TopK = []int{33}
 	o.RowTime, o.Budget = 100*time.Microsecond, time.Minute
-	o.window, o.buffer = 200*time.Microsecond, 1<<20
+	o.window, o.tries, o.buffer = 200*time.Microsecond, 1, 1<<20
 	return o
 }
 
@@ -121,7 +125,6 @@ func TestFixedWidth(t *testing.T) {
 	}
 	assert.Contains(t, reasons["layer wide ctx=70 batch=1 tokens=1 kv=v4_584 threads=1"], "has 576 values")
 	assert.Contains(t, reasons["layer wide ctx=70 batch=1 tokens=1 kv=v4_584 threads=1"], "want 512 in v4_584")
-	assert.Contains(t, reasons["prefill wide ctx=9 batch=1 tokens=9 kv=ds_mla_656 threads=1"], "want 576 in ds_mla_656")
 
 	// V4's own geometry: a whole layer, too.
 	o.Model.Latent, o.Ops, o.KV = 448, []Op{Decode, Layer}, o.KV[len(o.KV)-1:]
@@ -240,7 +243,7 @@ func TestLeftOut(t *testing.T) {
 	assert.Len(t, c.rows, len(o.Specs())/2)
 	require.Len(t, c.left, len(o.Specs())/2)
 	assert.Equal(t, "left_out", c.left[0].Op)
-	assert.Equal(t, "prefill tiny ctx=65536 batch=1 tokens=65536 kv=bf16 threads=1", c.left[0].What)
+	assert.Equal(t, "prefill tiny ctx=65536 batch=1 tokens=65536 kv=f32 threads=1", c.left[0].What)
 	assert.Contains(t, c.left[0].Reason, "budget")
 }
 
@@ -254,7 +257,7 @@ func TestNothingMeasured(t *testing.T) {
 	assert.EqualError(t, err, "bench: nothing was measured: no row fits the budget of 1ns")
 	assert.Empty(t, c.rows)
 	require.Len(t, c.left, len(o.Specs()))
-	assert.Contains(t, c.left[0].Reason, "were left for this and 55 more rows")
+	assert.Contains(t, c.left[0].Reason, "were left for this and 53 more rows")
 	assert.Contains(t, c.left[len(c.left)-2].Reason, "were left for this and 1 more row")
 	assert.Contains(t, c.left[len(c.left)-1].Reason, "were left for this row")
 }
@@ -285,7 +288,7 @@ func TestJSON(t *testing.T) {
 	}
 	machine := keys(c.machines[0])
 	assert.Equal(t, "machine", machine["op"])
-	for _, k := range []string{"cpu", "cores", "simd", "levels", "peak_gflops_1", "peak_gflops_n", "dram_gbps_1", "dram_gbps_n", "go"} {
+	for _, k := range []string{"cpu", "cores", "simd", "levels", "peak_gflops_1", "peak_gflops_n", "dram_gbps_1", "dram_gbps_n", "threads", "go"} {
 		assert.Contains(t, machine, k)
 	}
 	always := []string{"op", "model", "threads", "arithmetic", "ms", "ms_median", "runs", "gflops", "checked", "max_err"}
@@ -293,7 +296,7 @@ func TestJSON(t *testing.T) {
 	for _, r := range c.rows {
 		row, want := keys(r), attention
 		assert.Equal(t, r.Op == SparseDecode, row["topk"] != nil)
-		assert.Equal(t, r.Op.isCore(), row["d_qk"] != nil && row["d_v"] != nil)
+		assert.Equal(t, r.Op.isCore() || r.Op == Prefill, row["d_qk"] != nil && row["d_v"] != nil)
 		if r.Op == Gemm {
 			want = append([]string{"m", "n", "k", "weights", "gbps"}, always...)
 			assert.Equal(t, r.Rival == "", row["simd"] == simd.Level())
@@ -323,6 +326,11 @@ func TestOptions(t *testing.T) {
 		spoil(&o)
 		assert.ErrorIs(t, Run(t.Context(), o, &collect{}), ErrOptions, name)
 	}
+	o := tiny()
+	o.Match = regexp.MustCompile("nothing")
+	err := o.Check()
+	assert.ErrorIs(t, err, ErrOptions)
+	assert.ErrorContains(t, err, `no row matches "nothing"`)
 	assert.NoError(t, Defaults().Check())
 	assert.NoError(t, Quick().Check())
 }
@@ -335,7 +343,7 @@ func TestParseModel(t *testing.T) {
 	}
 	_, err := ParseModel("gpt")
 	require.ErrorIs(t, err, ErrModel)
-	assert.EqualError(t, err, `bench: unknown model "gpt", want one of v3, v2-lite, kimi-k2, glm-5, minicpm3`)
+	assert.EqualError(t, err, `bench: unknown model "gpt", want one of v3, v2-lite, kimi-k2, glm-4.7-flash, glm-5, minicpm3`)
 }
 
 // A list longer than a context makes a row only if no context is long enough.
@@ -348,6 +356,119 @@ func TestSparseSpecs(t *testing.T) {
 		pairs = append(pairs, [2]int{s.TopK, s.Ctx})
 	}
 	assert.Equal(t, [][2]int{{5, 5}, {71, 5}, {5, 70}, {33, 70}, {71, 70}}, pairs)
+}
+
+// Rows take the place of combinations; Ops and Match choose of both.
+func TestRows(t *testing.T) {
+	o := tiny()
+	o.Rows = Table()
+	assert.Len(t, o.Specs(), 2*len(Table()))
+	o.Ops = []Op{Gemm, Layer}
+	for _, s := range o.Specs() {
+		assert.Contains(t, o.Ops, s.Op)
+	}
+	o.Match = regexp.MustCompile(`^layer .*tokens=1 .*threads=2$`)
+	rows := o.Specs()
+	require.Len(t, rows, 1)
+	assert.Equal(t, "layer v3 ctx=4096 batch=1 tokens=1 kv=bf16 threads=2", rows[0].String())
+	o.Rows = nil
+	assert.Len(t, o.Specs(), 2*2) // formats and contexts of one sequence
+}
+
+// A ragged batch, and products of several matrices.
+func TestBatches(t *testing.T) {
+	o := tiny()
+	decode := Spec{Op: Decode, Model: o.Model, Ctx: 90, Shortest: 3, Batch: 4, Tokens: 1}
+	layer := decode
+	layer.Op, layer.Tokens = Layer, 2
+	products := Spec{Op: Gemm, Model: o.Model, M: 3, N: 21, K: 33, Batch: 5}
+	o.Rows = []Spec{decode, layer, products}
+	c := testRun(t, o)
+	require.Len(t, c.rows, 6)
+	assert.Equal(t, []int{3, 90, 4}, []int{c.rows[0].CtxMin, c.rows[0].Ctx, c.rows[0].Batch})
+	assert.Equal(t, 8, c.rows[2].Tokens)
+	assert.Equal(t, 5, c.rows[4].Batch)
+	assert.Equal(t, "decode tiny ctx=3..90 batch=4 tokens=4 kv=bf16 threads=0", decode.String())
+	assert.Equal(t, "gemm tiny m=3 n=21 k=33 batch=5 threads=0", products.String())
+
+	o.tamper = func(y []float32) { y[len(y)-1] *= 1.01 }
+	c = collect{}
+	require.ErrorIs(t, Run(t.Context(), o, &c), ErrWrong)
+	for _, r := range c.rows {
+		assert.True(t, r.Wrong, r)
+	}
+
+	lab := NewLab(1)
+	defer func() { require.NoError(t, lab.Close()) }()
+	decode.Op, decode.TopK = SparseDecode, 2
+	_, err := lab.Open(decode)
+	assert.ErrorContains(t, err, "ragged")
+	products.Rival = Gonum
+	_, err = lab.Open(products)
+	assert.ErrorContains(t, err, "5 products")
+}
+
+// Prefill takes prompts of several sequences, with keys and values of their own.
+func TestPrefill(t *testing.T) {
+	o := tiny()
+	prompts := Spec{Op: Prefill, Model: o.Model, Ctx: 37, Batch: 3, Tokens: 37, KV: kvpaged.F32}
+	o.Rows = []Spec{prompts}
+	c := testRun(t, o)
+	require.Len(t, c.rows, 2)
+	assert.Equal(t, []int{14, 6, 111}, []int{c.rows[0].DQK, c.rows[0].DV, c.rows[0].Tokens})
+
+	lab := NewLab(1)
+	defer func() { require.NoError(t, lab.Close()) }()
+	for _, spoil := range []func(*Spec){func(s *Spec) { s.KV = kvpaged.BF16 }, func(s *Spec) { s.Ctx++ }} {
+		s := prompts
+		spoil(&s)
+		_, err := lab.Open(s)
+		assert.ErrorContains(t, err, "ready keys and values are those of the prompt")
+	}
+	assert.Equal(t, []int{16, 16, 48, 80, 208, 144}, []int{oddLines(1), oddLines(16), oddLines(17), oddLines(64), oddLines(192), oddLines(128)})
+}
+
+// The limits of a machine are there, and ordered as memories are.
+func TestMeasure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures the machine for seconds")
+	}
+	m, err := Measure(t.Context(), 2)
+	require.NoError(t, err)
+	assert.Positive(t, m.Peak1)
+	assert.Positive(t, m.PeakN)
+	assert.Positive(t, m.DRAM1)
+	assert.Positive(t, m.DRAMN)
+	assert.Equal(t, m.L1Bytes > 0, m.L1 > 0)
+	assert.Equal(t, m.L2Bytes > 0, m.L2 > 0)
+	assert.Equal(t, m.L3Bytes > 0, m.L3 > 0)
+	assert.Contains(t, m.Limits(), " GFLOP/s, dram ")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Measure(ctx, 1)
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// What reading is about is measured by reading, even where computing takes longer.
+func TestLimit(t *testing.T) {
+	m := &meter{known: map[knownLimit]float64{
+		{limitFMA, 1}: 1e9, {limitDRAM, 1}: 10e9, {limitL3, 1}: 20e9,
+	}}
+	one, many := gemmOf(1, 1000, 1000), gemmOf(2, 1000, 1000)
+	one.Threads, many.Threads = 1, 1
+	seconds, name := m.limit(one, 1e6, 1<<40)
+	assert.Equal(t, limitDRAM, name)
+	assert.InDelta(t, 1e-4, seconds, 1e-9)
+	seconds, name = m.limit(many, 1e6, 1<<40)
+	assert.Equal(t, limitFMA, name)
+	assert.InDelta(t, 4e-3, seconds, 1e-9)
+	_, name = m.limit(many, 1e9, 1<<40)
+	assert.Equal(t, limitDRAM, name)
+	if cpuid.CPU.Cache.L3 > 1000 {
+		_, name = m.limit(one, 1e6, 1000)
+		assert.Equal(t, limitL3, name)
+	}
 }
 
 // The formulas of the contract, for DeepSeek-V3.
@@ -373,6 +494,17 @@ func TestWork(t *testing.T) {
 	assert.Equal(t, 40960.0*512*513, prompt.Flops())
 	prompt.Op = Layer
 	assert.Equal(t, 40960.0*512*513+512*33554432, prompt.Flops())
+
+	ragged := Spec{Op: Decode, Model: v3, Ctx: 8000, Shortest: 1000, Batch: 4, Tokens: 1}
+	assert.Equal(t, []int{1000, 2000, 4000, 8000}, []int{ragged.length(0), ragged.length(1), ragged.length(2), ragged.length(3)})
+	assert.Equal(t, 15000*278528.0, ragged.Flops())
+	assert.Equal(t, 15000*1152.0, ragged.Bytes(1152))
+	ragged.Batch = 1
+	assert.Equal(t, 8000*278528.0, ragged.Flops())
+
+	products := Spec{Op: Gemm, M: 3, N: 5, K: 7, Batch: 11}
+	assert.Equal(t, 11*2*3*5*7.0, products.Flops())
+	assert.Equal(t, 11*(35+4*3*12.0), products.Bytes(0))
 
 	assert.Equal(t, 2*3*5*7.0, Spec{Op: Gemm, M: 3, N: 5, K: 7}.Flops())
 	assert.Equal(t, 35+4*3*12.0, Spec{Op: Gemm, M: 3, N: 5, K: 7}.Bytes(0))

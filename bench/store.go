@@ -9,7 +9,7 @@ import (
 	"github.com/lamina-ml/lamina/mla"
 )
 
-// store is a cache of one layer with a batch of equal sequences in it.
+// store is a cache of one layer with a batch of sequences in it.
 type store struct {
 	spec  Spec
 	width int
@@ -39,9 +39,9 @@ func Formats() []kvpaged.Format {
 
 // cache is the cache of a row of the bench, with rows of width values.
 func (s Spec) cache(width int) kvpaged.Config {
-	cfg := kvpaged.Config{
-		Layers: 1, PageTokens: pageTokens, Width: width, Format: s.KV,
-		Pages: s.Batch * ceil(s.Ctx, pageTokens),
+	cfg := kvpaged.Config{Layers: 1, PageTokens: pageTokens, Width: width, Format: s.KV}
+	for seq := range s.Batch {
+		cfg.Pages += ceil(s.length(seq), pageTokens)
 	}
 	switch s.KV.Scales() {
 	case kvpaged.ScaleTensor:
@@ -57,7 +57,7 @@ func (s Spec) cache(width int) kvpaged.Config {
 // has room for R values only, attention alone takes the whole row as the value,
 // as DeepSeek-V4 does. The error says why the format does not fit.
 func (s Spec) dims() (width, value int, err error) {
-	m := s.Model.thin(s.Op)
+	m := s.Model
 	if _, err = kvpaged.ArenaBytes(s.cache(m.Width())); err == nil {
 		return m.Width(), m.Latent, nil
 	}
@@ -85,7 +85,7 @@ func (st *store) open(reserved int) error {
 		}
 		st.batch.Seqs = append(st.batch.Seqs, seq)
 		st.batch.Offsets = append(st.batch.Offsets, uint32((b+1)*s.Tokens))
-		if err := st.write(seq, s.Ctx-reserved); err != nil {
+		if err := st.write(seq, s.length(b)-reserved); err != nil {
 			return err
 		}
 		if err := seq.Reserve(reserved); err != nil {
@@ -124,8 +124,8 @@ func (st *store) commit() error {
 }
 
 func (st *store) rollback() error {
-	for _, seq := range st.batch.Seqs {
-		if err := seq.Truncate(st.spec.Ctx - st.spec.Tokens); err != nil {
+	for b, seq := range st.batch.Seqs {
+		if err := seq.Truncate(st.spec.length(b) - st.spec.Tokens); err != nil {
 			return err
 		}
 		if err := seq.Reserve(st.spec.Tokens); err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,26 +20,41 @@ import (
 )
 
 const benchUsage = `usage: lamina bench [flags]
+       lamina bench -bars FILE
 
 Times an attention layer on weights made here, checks sampled rows of every
 answer against a float64 oracle, and prints each row's share of what the machine
-could do in the same run. Lists are separated by commas. Exit status: 0 all
-right, 1 a wrong answer, 2 bad flags, no such instruction set or no row that fits
-the budget, 130 interrupted.
+could do in the same run. Exit status: 0 all right, 1 a wrong answer, 2 bad flags,
+no such instruction set or no row that fits the budget, 130 interrupted.
+
+The rows are those of docs/performance.md; -op and -rows take some of them. With
+one of -model, -kv, -ctx, -batch, -sparse, -prefill, -m and -quick they are all
+combinations of what these flags list, separated by commas.
+
+-bars times nothing: it reads the lines that runs with -json wrote, one after the
+other in one file, takes the best of each row and prints, in Markdown, which rows
+are as fast as they should be.
 `
 
 // runBench is "lamina bench".
 func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	f := newFlags("bench", benchUsage, stdout)
+	bars := f.String("bars", "", "judge the lines of this `file`")
 	o, asJSON, err := benchOptions(f, args)
+	if err == nil && *bars != "" && f.NFlag() > 1 {
+		err = errors.New("-bars times nothing and takes no other flags")
+	}
 	if status, done := f.failed(err, stderr); done {
 		return status
+	}
+	if *bars != "" {
+		return runBars(*bars, stdout, stderr)
 	}
 	p := &progress{w: stderr, on: isTerminal(stderr)}
 	var to interface {
 		bench.Reporter
 		end()
-	} = &benchTable{out: stdout, progress: p, shape: shapeWidth(o.KV)}
+	} = &benchTable{out: stdout, progress: p, shape: shapeWidth(o.Specs())}
 	if asJSON {
 		to = &benchLines{enc: json.NewEncoder(stdout), progress: p}
 	}
@@ -74,6 +90,10 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 		o.Model, err = bench.ParseModel(s)
 		return err
 	})
+	f.Func("rows", "a regular expression: time only rows whose names match, such as\n\"decode v3 ctx=4096 batch=1 tokens=1 kv=bf16 threads=2\"", func(s string) error {
+		o.Match, err = regexp.Compile(s)
+		return err
+	})
 	f.Func("op", "what to time: "+opNames()+" (default all)", func(s string) error {
 		o.Ops = nil
 		for _, name := range strings.Split(s, ",") {
@@ -106,9 +126,13 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 	f.DurationVar(&o.Budget, "budget", o.Budget, "for the whole run; rows that do not fit are left out and listed")
 	f.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and data")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
-	f.Bool("quick", false, "a small choice of rows, in less than 30 seconds")
+	f.Bool("quick", false, "combinations of small works, in less than 30 seconds")
 	err = f.parse(args)
 	f.Visit(func(given *flag.Flag) {
+		switch given.Name {
+		case "model", "kv", "ctx", "batch", "sparse", "prefill", "m":
+			o.Rows = nil // in favour of combinations
+		}
 		if given.Name == "sparse" && !slices.Contains(o.Ops, bench.SparseDecode) {
 			o.Ops = append(o.Ops, bench.SparseDecode)
 		}
@@ -226,10 +250,10 @@ type benchTable struct {
 }
 
 // shapeWidth is the width that the column of shapes needs.
-func shapeWidth(formats []kvpaged.Format) int {
-	width := 32
-	for _, f := range formats {
-		width = max(width, len("2048 of 16384, batch 8, kv  ")+len(f.String()))
+func shapeWidth(rows []bench.Spec) int {
+	width := 36
+	for _, s := range rows {
+		width = max(width, len("2048 of 16384, batch 8, kv  ")+len(s.KV.String()))
 	}
 	return width
 }
@@ -240,15 +264,8 @@ func (t *benchTable) Machine(m bench.Machine) {
 	if m.Commit != "" {
 		fmt.Fprintf(t.out, ", commit %s", m.Commit)
 	}
-	fmt.Fprintf(t.out, "\nlimits on 1 | %d threads: fma %.4g | %.4g GFLOP/s, dram %.3g | %.3g GB/s",
-		m.Threads, m.Peak1, m.PeakN, m.DRAM1, m.DRAMN)
-	if m.L2 > 0 {
-		fmt.Fprintf(t.out, ", l2 %.3g", m.L2)
-	}
-	if m.L3 > 0 {
-		fmt.Fprintf(t.out, ", l3 %.3g", m.L3)
-	}
-	fmt.Fprintf(t.out, "\n\n%-14s%-9s%-*s%4s %10s %10s %9s %7s %9s %8s %6s  %-5s %s\n",
+	fmt.Fprintf(t.out, "\nlimits on 1 | %d threads: %s", m.Threads, m.Limits())
+	fmt.Fprintf(t.out, "\n\n%-14s%-14s%-*s%4s %10s %10s %9s %7s %9s %8s %6s  %-5s %s\n",
 		"op", "model", t.shape, "shape", "thr", "ms", "median", "GFLOP/s", "GB/s", "tok/s", "MB", "share", "limit", "error")
 }
 
@@ -258,11 +275,16 @@ func (t *benchTable) Row(r bench.Row) {
 	switch {
 	case r.Op == bench.Gemm:
 		shape = fmt.Sprintf("%dx%dx%d %s", r.M, r.N, r.K, r.Weights)
+		if r.Batch > 1 {
+			shape = fmt.Sprintf("%d of ", r.Batch) + shape
+		}
 		if r.Rival != "" {
 			shape += " " + r.Rival
 		}
 	case r.Op == bench.SparseDecode:
 		shape = fmt.Sprintf("%d of %d, batch %d, kv %s", r.TopK, r.Ctx, r.Batch, r.KV)
+	case r.CtxMin > 0:
+		shape = fmt.Sprintf("ctx %d to %d, batch %d, kv %s", r.CtxMin, r.Ctx, r.Batch, r.KV)
 	case r.Tokens > r.Batch:
 		shape = fmt.Sprintf("%d tokens, kv %s", r.Tokens, r.KV)
 	}
@@ -270,7 +292,7 @@ func (t *benchTable) Row(r bench.Row) {
 	if r.Share > 0 {
 		share = fmt.Sprintf("%.1f%%", 100*r.Share)
 	}
-	fmt.Fprintf(t.out, "%-14s%-9s%-*s%4d %10s %10s %9s %7s %9s %8.1f %6s  %-5s %.1e",
+	fmt.Fprintf(t.out, "%-14s%-14s%-*s%4d %10s %10s %9s %7s %9s %8.1f %6s  %-5s %.1e",
 		r.Op, r.Model, t.shape, shape, r.Threads, number(r.MS), number(r.MSMedian), number(r.GFlops), number(r.GBps),
 		number(r.TokPerS), float64(r.Memory)/1e6, share, r.Limit, r.MaxErr)
 	if r.Wrong {

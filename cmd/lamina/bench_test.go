@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,7 @@ import (
 
 func TestBenchFlags(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"-model gpt", `unknown model "gpt", want one of v3, v2-lite, kimi-k2, glm-5, minicpm3`},
+		{"-model gpt", `unknown model "gpt", want one of v3, v2-lite, kimi-k2, glm-4.7-flash, glm-5, minicpm3`},
 		{"-kv fp7", `"fp7", want one of bf16, `},
 		{"-kv v4_584 -op layer", "layer v3 ctx=1024 batch=1 tokens=1 kv=v4_584 threads=1: a cache row of this operation has 576 values"},
 		{"-sparse 0", `"0" is not a positive number`},
@@ -31,6 +33,10 @@ func TestBenchFlags(t *testing.T) {
 		{"-time never", `invalid value "never"`},
 		{"-time -1s", "RowTime is -1s"},
 		{"-op fly", `unknown operation "fly"`},
+		{"-rows nothing", `no row matches "nothing"`},
+		{"-rows (", "missing closing )"},
+		{"-bars file -quick", "-bars times nothing and takes no other flags"},
+		{"-bars no/such/file", "no such file"},
 		{"-speed", "flag provided but not defined: -speed"},
 		{"fast", `"fast" is not a flag`},
 	} {
@@ -68,6 +74,18 @@ func TestBenchOptions(t *testing.T) {
 	o, _, err = options("")
 	require.NoError(t, err)
 	assert.Equal(t, bench.Defaults(), o)
+	assert.NotEmpty(t, o.Rows)
+
+	o, _, err = options("-op gemm -rows m=16 -threads 3")
+	require.NoError(t, err)
+	for _, s := range o.Specs() {
+		assert.Regexp(t, "^gemm .* m=16 .*threads=3$", s.String())
+	}
+	for _, grid := range []string{"-model v2-lite", "-kv f32", "-ctx 5", "-batch 1", "-sparse 3", "-prefill 7", "-m 2", "-quick"} {
+		o, _, err = options(grid)
+		require.NoError(t, err)
+		assert.Empty(t, o.Rows, grid)
+	}
 }
 
 func TestBenchStatus(t *testing.T) {
@@ -82,26 +100,51 @@ func TestBenchTable(t *testing.T) {
 	var out bytes.Buffer
 	table := &benchTable{out: &out, progress: &progress{w: &out}, shape: shapeWidth(nil)}
 	table.Progress(0, 9, "the machine")
-	table.Machine(bench.Machine{CPU: "Abacus", Cores: 2, SIMD: "generic", Go: "go1", Commit: "c0ffee", Threads: 2, Peak1: 1.25, PeakN: 2.5, DRAM1: 10, DRAMN: 20, L2: 40})
+	table.Machine(bench.Machine{CPU: "Abacus", Cores: 2, SIMD: "generic", Go: "go1", Commit: "c0ffee", Threads: 2, Peak1: 1.25, PeakN: 2.5, DRAM1: 10, DRAMN: 20, L2: 40, L3: 30, L3N: 50})
 	table.Row(bench.Row{Op: bench.Decode, Model: "v3", Ctx: 4096, Batch: 1, Tokens: 1, KV: "bf16", Threads: 2, MS: 1234.5, MSMedian: 1300, GFlops: 0.9, TokPerS: 0.81, Memory: 5e6, Share: 0.5, Limit: "fma", MaxErr: 1.2e-7})
 	table.Row(bench.Row{Op: bench.SparseDecode, Model: "v3", Ctx: 4096, TopK: 2048, Batch: 8, Tokens: 8, KV: "bf16", Threads: 2})
 	table.Row(bench.Row{Op: bench.Gemm, Model: "v3", M: 4, N: 5, K: 6, Weights: "f32", Rival: "gonum", Threads: 1, Wrong: true})
 	table.Row(bench.Row{Op: bench.Layer, Model: "v3", Ctx: 64, Batch: 1, Tokens: 64, KV: "f16", Threads: 1})
+	table.Row(bench.Row{Op: bench.Decode, Model: "v3", CtxMin: 10, Ctx: 4096, Batch: 2, Tokens: 2, KV: "f16", Threads: 1})
+	table.Row(bench.Row{Op: bench.Gemm, Model: "v3", Batch: 8, M: 4, N: 5, K: 6, Weights: "fp8_e4m3", Threads: 1})
 	table.LeftOut(bench.LeftOut{What: "prefill v3", Reason: "takes about 9s"})
 	table.end()
 	text := out.String()
 	assert.NotContains(t, text, "\r", "no progress where there is no terminal")
 	for _, want := range []string{
 		"Abacus, 2 cores, simd generic, go1, commit c0ffee\n",
-		"limits on 1 | 2 threads: fma 1.25 | 2.5 GFLOP/s, dram 10 | 20 GB/s, l2 40\n",
-		"decode        v3       ctx 4096, batch 1, kv bf16         2       1234       1300     0.900             0.810      5.0  50.0%  fma   1.2e-07\n",
-		"4x5x6 f32 gonum", " WRONG\n",
-		"sparse_decode v3       2048 of 4096, batch 8, kv bf16     2 ",
-		"layer         v3       64 tokens, kv f16 ",
+		"limits on 1 | 2 threads: fma 1.25 | 2.5 GFLOP/s, dram 10 | 20 GB/s, l3 30 | 50, l2 40\n",
+		"decode        v3            ctx 4096, batch 1, kv bf16             2       1234       1300     0.900             0.810      5.0  50.0%  fma   1.2e-07\n",
+		"4x5x6 f32 gonum", " WRONG\n", "8 of 4x5x6 fp8_e4m3",
+		"sparse_decode v3            2048 of 4096, batch 8, kv bf16         2 ",
+		"layer         v3            64 tokens, kv f16 ", "ctx 10 to 4096, batch 2, kv f16 ",
 		"\n1 row left out:\n  prefill v3: takes about 9s\n",
 	} {
 		assert.Contains(t, text, want)
 	}
+}
+
+// What runs wrote is judged from the file.
+func TestBenchBars(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "runs.jsonl")
+	run := `{"op":"machine","cpu":"Abacus","simd":"avx2","threads":2,"peak_gflops_1":100}
+{"op":"decode","model":"v3","ctx":4096,"batch":1,"tokens":1,"kv":"bf16","threads":1,"ms":12,"gflops":89,"limit":"fma"}
+`
+	require.NoError(t, os.WriteFile(file, []byte(run+run), 0o600))
+	status, out, stderr := command("bench", "-bars", file)
+	assert.Equal(t, statusOK, status, stderr)
+	assert.Contains(t, out, "best of 2 runs")
+	assert.Contains(t, out, "| decode, 128 heads, 4,096 keys, bf16 | 12 | 89.0% of fma | ≥ 88% of fma | not measured |")
+
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(run, `"ms"`, `"wrong":true,"ms"`, 1)), 0o600))
+	status, _, stderr = command("bench", "-bars", file)
+	assert.Equal(t, statusWrong, status)
+	assert.Contains(t, stderr, "wrong answer")
+
+	require.NoError(t, os.WriteFile(file, []byte("ok"), 0o600))
+	status, _, stderr = command("bench", "-bars", file)
+	assert.Equal(t, statusUnusable, status)
+	assert.Contains(t, stderr, "not a report: line 1")
 }
 
 func TestBenchProgress(t *testing.T) {

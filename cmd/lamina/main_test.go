@@ -13,6 +13,8 @@ import (
 
 func TestMain(m *testing.M) { kerneltest.Main(m) }
 
+func TestLevel(t *testing.T) { kerneltest.Level(t) }
+
 // command runs the program and returns what it printed.
 func command(args ...string) (status int, stdout, stderr string) {
 	var out, err bytes.Buffer

@@ -80,6 +80,39 @@ func runnable(p *Package) bool {
 	})
 }
 
+// TestMains finds public packages whose tests do not begin with kerneltest.Main, which says what they ran on and refuses
+// an instruction set that is not there.
+func TestMains(t *Tree) []Finding {
+	var found []Finding
+	for _, p := range t.Packages {
+		if public(p) && !slices.ContainsFunc(p.Files, beginsTests) {
+			found = append(found, Finding{p.Dir, 0, "has no TestMain that calls kerneltest.Main"})
+		}
+	}
+	return found
+}
+
+func beginsTests(f *File) bool {
+	return f.Test && slices.ContainsFunc(f.AST.Decls, func(d ast.Decl) bool {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || fn.Name.Name != "TestMain" {
+			return false
+		}
+		calls := false
+		ast.Inspect(fn, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			calls = calls || ok && s.Sel.Name == "Main" && isName(s.X, "kerneltest")
+			return true
+		})
+		return calls
+	})
+}
+
+func isName(e ast.Expr, name string) bool {
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == name
+}
+
 // NoC finds cgo, and files that only a C compiler could want.
 func NoC(t *Tree) []Finding {
 	var found []Finding

@@ -21,6 +21,7 @@ var rules = []struct {
 	{"InstructionSets", InstructionSets},
 	{"DocFiles", DocFiles},
 	{"Examples", Examples},
+	{"TestMains", TestMains},
 	{"NoC", NoC},
 	{"Leftovers", Leftovers},
 	{"Products", func(t *Tree) []Finding { return Products(t, scalings) }},

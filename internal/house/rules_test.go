@@ -194,6 +194,19 @@ func Example() {
 	}, "bf16: has no example", "mla: has no example", "simd/ref: has no example")
 }
 
+func TestTestMains(t *testing.T) {
+	main := "package p\nfunc TestMain(m *testing.M) { kerneltest.Main(m) }\n"
+	holds(t, TestMains, map[string]string{
+		"simd/doc.go":         "package p\n",
+		"simd/main_test.go":   main,
+		"fp8/doc.go":          "package p\n",
+		"fp8/main.go":         main,
+		"mla/doc.go":          "package p\n",
+		"mla/main_test.go":    "package p\nfunc TestMain(m *testing.M) { m.Run() }\n",
+		"internal/mem/doc.go": "package p\n",
+	}, "fp8: has no TestMain", "mla: has no TestMain")
+}
+
 func TestNoC(t *testing.T) {
 	holds(t, NoC, map[string]string{
 		"fp8/a.go":      "package fp8\nimport \"C\" // want cgo\n",

@@ -431,7 +431,7 @@ func TestPrefill(t *testing.T) {
 // The limits of a machine are there, and ordered as memories are.
 func TestMeasure(t *testing.T) {
 	if testing.Short() {
-		t.Skip("measures the machine for seconds")
+		t.Skip("measures the machine for seconds; so does every run of the benchmarks")
 	}
 	m, err := Measure(t.Context(), 2)
 	require.NoError(t, err)

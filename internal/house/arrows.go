@@ -28,6 +28,7 @@ var doors = map[string][]string{
 	"bench":               {"cmd/*"},
 	"internal/workpool":   {"mla", "fp8", "bench"},
 	"internal/mem":        {"kvpaged", "fp8", "mla", "checkpoint", "bench", "internal/kerneltest"},
+	"internal/atomicfile": {"mla", "checkpoint"},
 	"internal/oracle":     {"bench"},
 	"internal/kerneltest": {},
 	"internal/house":      {},

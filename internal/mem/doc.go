@@ -1,6 +1,6 @@
 // Package mem hands out big memory that the garbage collector neither scans
-// nor moves: anonymous mappings for caches and workspaces, private file
-// mappings for checkpoints.
+// nor moves: anonymous mappings for caches and workspaces. And it reads files
+// through mappings, for checkpoints, in a way that outlives their truncation.
 //
 //	Block
 //	+-----------------------------------------------+
@@ -9,9 +9,14 @@
 //	   ^                              ^
 //	   mem.Cast[float32](b[:m])       mem.Cast[uint16](b[m:])
 //
-// On linux, darwin and freebsd a block is an mmap, on windows a VirtualAlloc or
-// a mapped view, elsewhere (js/wasm) an aligned slice of the heap. A block that
-// is dropped without Free is returned by a cleanup of the garbage collector, so
-// whoever holds a slice of Bytes must also hold the Block: the slice alone does
-// not keep the memory.
+// On linux, darwin and freebsd a block is an mmap, on windows a VirtualAlloc,
+// elsewhere (js/wasm) an aligned slice of the heap. A block that is dropped
+// without Free is returned by a cleanup of the garbage collector, so whoever
+// holds a slice of Bytes must also hold the Block: the slice alone does not keep
+// the memory.
+//
+// A File is a mapping of a file, or, where files are not mapped, the file itself.
+// Its bytes are only ever copied out: a page of a mapping that the file no longer
+// has raises a fault, of which a copy in Go makes an error, and a kernel in
+// assembly the end of the process.
 package mem

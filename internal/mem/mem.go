@@ -3,7 +3,6 @@ package mem
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -51,31 +50,6 @@ func Alloc(n int) (*Block, error) {
 	m, err := alloc(n)
 	if err != nil {
 		return nil, fmt.Errorf("mem: %d bytes: %w", n, err)
-	}
-	return newBlock(m), nil
-}
-
-// MapFile maps the first size bytes of f, read only. The file may be closed
-// afterwards, but it must not be shortened while the block lives: touching a
-// page that the file no longer has kills the process on most systems. Where
-// files cannot be mapped the bytes are read into memory.
-func MapFile(f *os.File, size int64) (*Block, error) {
-	if size < 0 || size > maxBytes {
-		return nil, fmt.Errorf("%w: %d bytes of %s, want 0 to %d", ErrSize, size, f.Name(), maxBytes)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("mem: %w", err)
-	}
-	if size > info.Size() {
-		return nil, fmt.Errorf("%w: %d bytes of %s, which has %d", ErrSize, size, f.Name(), info.Size())
-	}
-	if size == 0 {
-		return newBlock(mapping{bytes: []byte{}}), nil
-	}
-	m, err := mapFile(f, int(size))
-	if err != nil {
-		return nil, fmt.Errorf("mem: %d bytes of %s: %w", size, f.Name(), err)
 	}
 	return newBlock(m), nil
 }

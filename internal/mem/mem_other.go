@@ -3,7 +3,7 @@
 package mem
 
 import (
-	"io"
+	"errors"
 	"os"
 	"unsafe"
 )
@@ -16,13 +16,7 @@ func alloc(n int) (mapping, error) {
 	return mapping{bytes: alignedSlice(n)}, nil
 }
 
-func mapFile(f *os.File, n int) (mapping, error) {
-	b := alignedSlice(n)
-	if _, err := io.ReadFull(io.NewSectionReader(f, 0, int64(n)), b); err != nil {
-		return mapping{}, err
-	}
-	return mapping{bytes: b}, nil
-}
+func mapFile(*os.File, int) (mapping, error) { return mapping{}, errors.ErrUnsupported }
 
 // alignedSlice returns n zeroed bytes of the heap whose first byte is aligned.
 func alignedSlice(n int) []byte {

@@ -3,8 +3,6 @@ package mem_test
 import (
 	"bytes"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 	"unsafe"
 
@@ -63,44 +61,6 @@ func TestAllocRefusesSizes(t *testing.T) {
 	}
 	_, err := mem.Alloc(1<<62 - 1) // the platform's word, whatever it is
 	require.Error(t, err)
-}
-
-func TestMapFile(t *testing.T) {
-	want := bytes.Repeat([]byte("lamina. "), 5000)
-	path := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(path, want, 0o600))
-	for _, n := range []int{1, 4096, 4097, len(want)} {
-		f, err := os.Open(path)
-		require.NoError(t, err)
-		b, err := mem.MapFile(f, int64(n))
-		require.NoError(t, err)
-		require.NoError(t, f.Close(), "the block outlives the file")
-		assert.True(t, bytes.Equal(want[:n], b.Bytes()))
-		assert.Zero(t, uintptr(unsafe.Pointer(&b.Bytes()[0]))%mem.Align)
-		require.NoError(t, b.Free())
-		assert.Nil(t, b.Bytes())
-		require.NoError(t, b.Free())
-	}
-}
-
-func TestMapFileRefuses(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(path, []byte("four"), 0o600))
-	f, err := os.Open(path)
-	require.NoError(t, err)
-	defer f.Close()
-	for _, n := range []int64{-1, 5, math.MaxInt64, math.MinInt64} {
-		_, err := mem.MapFile(f, n)
-		require.ErrorIs(t, err, mem.ErrSize, "size %d", n)
-	}
-	b, err := mem.MapFile(f, 0)
-	require.NoError(t, err)
-	assert.Empty(t, b.Bytes())
-	require.NoError(t, b.Free())
-
-	require.NoError(t, f.Close())
-	_, err = mem.MapFile(f, 1)
-	require.ErrorIs(t, err, os.ErrClosed)
 }
 
 func TestCast(t *testing.T) {

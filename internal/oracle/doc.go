@@ -21,6 +21,9 @@
 // widened, and compares attention arithmetic alone; [Call.CacheRow] says what
 // those rows should have been before they were rounded.
 //
+// [Block] is what lies around that in an attention block: the projections before
+// and behind it, their norm, biases and factors.
+//
 // Everything is float64 and every slice is row-major. float64 carries 29 bits
 // more than float32, so here the order of a sum does not matter.
 package oracle

@@ -20,6 +20,8 @@ type Config struct {
 	// rounds x*r and then that times gamma (a bf16 gamma rounds both to bf16).
 	Gamma     []float64
 	NormRound func(float64) float64
+	// LatentScale multiplies the normed latent, and NormRound rounds that too; 0 means 1.
+	LatentScale float64
 
 	// Head gives the up-projection of head h; it is asked only for heads whose
 	// rows are asked for.
@@ -81,7 +83,16 @@ func (c *Call) All() []Row {
 // CacheRow is what the contract stores for a raw row kv [R+P] at position pos,
 // before it is rounded to the cache's element type: [RMSNorm(latent) | rope].
 func (c *Call) CacheRow(kv []float64, pos int) []float64 {
-	return append(c.Norm(kv[:c.Latent]), c.RoPE(kv[c.Latent:], pos)...)
+	latent := c.Norm(kv[:c.Latent])
+	if c.LatentScale != 0 {
+		for i := range latent {
+			latent[i] *= c.LatentScale
+			if c.NormRound != nil {
+				latent[i] = c.NormRound(latent[i])
+			}
+		}
+	}
+	return append(latent, c.RoPE(kv[c.Latent:], pos)...)
 }
 
 // Norm is x / sqrt(mean(x^2) + epsilon) * gamma.

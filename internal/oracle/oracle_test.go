@@ -243,3 +243,24 @@ func TestFormsAgree(t *testing.T) {
 func TestWiden(t *testing.T) {
 	assert.Equal(t, []float64{0.5, -2}, Widen([]float32{0.5, -2}))
 }
+
+// A block whose products are picks of single values, so that its parts show.
+func TestBlockByHand(t *testing.T) {
+	c := &Config{Heads: 1, Nope: 1, Rope: 0, V: 1, Latent: 1, Gamma: []float64{2}, LatentScale: 3}
+	b := &Block{
+		Hidden: 2, QLora: 2, QA: []float64{0, 1, 1, 0}, QGamma: []float64{1, 10}, QABias: []float64{1, 0},
+		QB: []float64{1, 1}, KVA: []float64{0, 5}, KVABias: []float64{7}, O: []float64{2, -1}, OBias: []float64{0, 1},
+		QScale: 4, QBeta: 0.5, QContext: 3,
+	}
+	// q_a swaps the values and adds 1 to the first: 4, 4; normed 1, 1; by gamma 1, 10.
+	assert.InDeltaSlice(t, []float64{4 * 11}, b.Query(c, []float64{4, 3}, 2), tight)
+	assert.InDeltaSlice(t, []float64{4 * 11 * (1 + 0.5*math.Log(3))}, b.Query(c, []float64{4, 3}, 8), tight)
+	assert.InDeltaSlice(t, []float64{5*3 + 7}, b.KV(c, []float64{4, 3}), tight)
+	assert.InDeltaSlice(t, []float64{2 * 3}, (&Call{Config: *c}).CacheRow([]float64{22}, 0), tight)
+	c.NormRound = math.Round
+	c.Gamma[0] = 1.4 // normed 1, rounded 1; times gamma 1.4, rounded 1; times 3
+	assert.InDeltaSlice(t, []float64{3}, (&Call{Config: *c}).CacheRow([]float64{22}, 0), tight)
+	assert.InDeltaSlice(t, []float64{6, -2}, b.Output([]float64{3}), tight)
+	b = &Block{Hidden: 2, QB: []float64{1, 2}}
+	assert.InDeltaSlice(t, []float64{10}, b.Query(c, []float64{4, 3}, 8), tight)
+}

@@ -162,7 +162,7 @@ func BenchmarkPartFoldAdd(b *testing.B) {
 }
 
 // benchGemm times a call as package fp8 makes them.
-func benchGemm(b *testing.B, by float32, kernel func(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)) {
+func benchGemm(b *testing.B, by float32, kernel func(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)) {
 	const n, k, step = 64, 512, 128
 	r := kerneltest.Rand(1)
 	codes := make([]byte, n*k)
@@ -173,7 +173,7 @@ func benchGemm(b *testing.B, by float32, kernel func(y []float32, ldy int, x []f
 	simd.Lift(x, k, x, k, 12, k, by)
 	for _, m := range []int{1, 2, 3, 4, 5, 12} {
 		bench(b, fmt.Sprintf("m=%d/n=%d/k=%d/step=%d", m, n, k, step), 2*m*n*k, "GFLOP/s", func() {
-			kernel(y, n, x, k, codes, simd.Lanes*k, scale, simd.Lanes*k/step, m, n, k, step)
+			kernel(y, n, x, k, codes, simd.Lanes*k, scale, simd.Lanes*k/step, m, n, k, step, 0)
 		})
 	}
 }
@@ -305,6 +305,13 @@ func BenchmarkValueTileMasked(b *testing.B) {
 	benchValue(b, "causal", normal, func(j int) int { return j + 1 }, simd.ValueTileMasked)
 }
 
+func BenchmarkValueTileCausal(b *testing.B) {
+	kernel := func(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols int) {
+		simd.ValueTileCausal(o, ldo, p, ldp, v, ldv, alpha, keys, n, cols, 1)
+	}
+	benchValue(b, "causal", normal, func(j int) int { return j + 1 }, kernel)
+}
+
 // partial is what tileRows rows have gathered of a partition: their maxima, sums
 // and values.
 func partial(seed uint64) (m, l, o []float32) {
@@ -330,7 +337,7 @@ func BenchmarkFinishRows(b *testing.B) {
 	M, L, O := partial(1)
 	out, lse, logit := make([]float32, len(O)), make([]float32, tileRows), make([]float32, tileRows)
 	bench(b, tileShape, tileRows*tileCols, "GFLOP/s", func() {
-		simd.FinishRows(out, tileCols, O, tileCols, M, L, L, lse, logit, tileRows, tileCols)
+		simd.FinishRows(out, tileCols, O, tileCols, M, L, L, lse, logit, tileRows, tileCols, 0)
 	})
 }
 

@@ -6,6 +6,7 @@ package simd_test
 
 import (
 	"github.com/lamina-ml/lamina/simd/arm64/neon"
+	"github.com/lamina-ml/lamina/simd/arm64/neonbf16"
 )
 
 // bodies are the bodies of the instruction sets of this architecture.
@@ -39,6 +40,34 @@ var bodies = []body{
 	{"SoftmaxTile", "neon", "", neon.SoftmaxTile},
 	{"ValueTile", "neon", "", neon.ValueTile},
 	{"ValueTileMasked", "neon", "", neon.ValueTileMasked},
+	{"ValueTileCausal", "neon", "", neon.ValueTileCausal},
+	{"NarrowActBF16", "neon", "", neon.NarrowActBF16},
+	{"NarrowValueBF16", "neon", "", neon.NarrowValueBF16},
+	{"FlushBF16", "neon", "", neon.FlushBF16},
+	{"TinyBF16", "neon", "", neon.TinyBF16},
+	{"InterleaveBF16", "neon", "", neon.InterleaveBF16},
+	{"PackPairs", "neon", "", neon.PackPairs},
+	{"PairPanel", "neon", "", neon.PairPanel},
+	{"WidenE4M3Pairs", "neon", "", neon.WidenE4M3Pairs},
+	{"PairSet", "neon", "", neon.PairSet},
+	{"PairSet", "neonbf16", "", neonbf16.PairSet},
+	{"PairAdd", "neon", "", neon.PairAdd},
+	{"PairAdd", "neonbf16", "", neonbf16.PairAdd},
+	{"PairScale", "neon", "", neon.PairScale},
+	{"PairScale", "neonbf16", "", neonbf16.PairScale},
+	{"PairScaleRows", "neon", "", neon.PairScaleRows},
+	{"PairScaleRows", "neonbf16", "", neonbf16.PairScaleRows},
+	{"PairFoldSet", "neon", "", neon.PairFoldSet},
+	{"PairFoldAdd", "neon", "", neon.PairFoldAdd},
+	{"GemmE4M3Pairs", "neon", "", neon.GemmE4M3Pairs},
+	{"GemmE4M3Pairs", "neonbf16", "", neonbf16.GemmE4M3Pairs},
+	{"SoftmaxTilePairs", "neon", "", neon.SoftmaxTilePairs},
+	{"ValueTilePairs", "neon", "", neon.ValueTilePairs},
+	{"ValueTilePairs", "neonbf16", "", neonbf16.ValueTilePairs},
+	{"ValueTilePairsMasked", "neon", "", neon.ValueTilePairsMasked},
+	{"ValueTilePairsMasked", "neonbf16", "", neonbf16.ValueTilePairsMasked},
+	{"ValueTilePairsCausal", "neon", "", neon.ValueTilePairsCausal},
+	{"ValueTilePairsCausal", "neonbf16", "", neonbf16.ValueTilePairsCausal},
 	{"FoldRows", "neon", "", neon.FoldRows},
 	{"FinishRows", "neon", "", neon.FinishRows},
 	{"MergeRows", "neon", "", neon.MergeRows},
@@ -50,6 +79,8 @@ var bodies = []body{
 	{"RopeHalf", "neon", "", neon.RopeHalf},
 	{"QuantDynamic", "neon", "", neon.QuantDynamic},
 	{"FmaLoop", "neon", "", neon.FmaLoop},
+	{"PairLoop", "neon", "", neon.PairLoop},
+	{"PairLoop", "neonbf16", "", neonbf16.PairLoop},
 	{"XorWords", "neon", "", neon.XorWords},
 	{"Prefetch", "neon", "", neon.Prefetch},
 }

@@ -9,10 +9,12 @@
 //
 // The levels, of which the best that the machine has is in use:
 //
-//	avx512    amd64 with AVX-512 F, BW, DQ and VL
-//	avx2      amd64 with AVX2, FMA and F16C
-//	neon      arm64
-//	generic   every machine, and every build with the tag purego
+//	avx512bf16  amd64 with AVX-512 F, BW, DQ, VL and BF16
+//	avx512      amd64 with AVX-512 F, BW, DQ and VL
+//	avx2        amd64 with AVX2, FMA and F16C
+//	neonbf16    arm64 with BF16
+//	neon        arm64
+//	generic     every machine, and every build with the tag purego
 //
 // A kernel without a body for a level runs that of the next level down of its architecture, or its definition. Every
 // level gives the same bits (package ref says which). LAMINA_SIMD forces a level; if it names one that this machine or
@@ -37,11 +39,17 @@
 //
 //	codes[panel*ldc + k/4*64 + lane*4 + k%4]
 //
+// The kernels of pairs take bf16 values two by two, terms k and k+1 of a product or keys of a tile:
+//
+//	b[panel*ldb + k/2*32 + lane*2 + k%2]    weights or packed queries
+//	p[key/2*ldp + 2*row + key%2]            probabilities; a masked place is -0
+//	v[key/2*ldv + 2*c + key%2]              values
+//
 // Arguments named ld are strides in elements. An array must reach the last element that its strides and counts name, and
 // need not reach further; one that is shorter is a panic, before anything is read or written. Outputs may not overlap
 // inputs unless a kernel says so. No kernel allocates, and none keeps its arguments. In a race build, calls of assembly
 // tell the race detector what they read and write.
 //
 // A call cannot be interrupted while assembly runs, not even by the garbage collector: callers cut their work into calls
-// of at most Blocks().CallFMA multiply-adds.
+// of at most Blocks().CallFMA multiply-adds, or Blocks().CallPairs in pairs.
 package simd

@@ -374,10 +374,11 @@ func PartFoldAdd(y []float32, ldy int, x []float32, ldx int, b []float32, ldb in
 //	}
 //
 // for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: the codes of four consecutive kk of
-// an output are one word. k and step are multiples of 4, k at least 4. No code may be NaN.
+// an output are one word. k and step are multiples of 4, k at least 4. No code may be NaN. bypass is 1 for a y so large
+// that it is better written past the caches, else 0; bodies may ignore it.
 //
 //go:noinline
-func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int) {
+func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int) {
 	if !(k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0) {
 		unfit("GemmE4M3", "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0")
 	}
@@ -393,14 +394,14 @@ func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int,
 	if short(len(scale), (n+Lanes-1)/Lanes, lds, (k+step-1)/step*Lanes) {
 		tooShort("GemmE4M3", "scale", len(scale), (n+Lanes-1)/Lanes, lds, (k+step-1)/step*Lanes)
 	}
-	ref.GemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step)
+	ref.GemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, bypass)
 }
 
 // GemmE4M3Half is GemmE4M3 for activations lifted by 2^8 and weights that count as their values times 2^-8, which are
 // no subnormals: for processors on which an fma of a subnormal is slow.
 //
 //go:noinline
-func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int) {
+func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int) {
 	if !(k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0) {
 		unfit("GemmE4M3Half", "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0")
 	}
@@ -416,7 +417,7 @@ func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc 
 	if short(len(scale), (n+Lanes-1)/Lanes, lds, (k+step-1)/step*Lanes) {
 		tooShort("GemmE4M3Half", "scale", len(scale), (n+Lanes-1)/Lanes, lds, (k+step-1)/step*Lanes)
 	}
-	ref.GemmE4M3Half(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step)
+	ref.GemmE4M3Half(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, bypass)
 }
 
 // SoftmaxTile turns the dots of n rows with a tile of at most 64 keys, s[key*lds+j], into probabilities in place and
@@ -486,6 +487,444 @@ func ValueTileMasked(o []float32, ldo int, p []float32, ldp int, v []float32, ld
 	ref.ValueTileMasked(o, ldo, p, ldp, v, ldv, alpha, keys, n, cols)
 }
 
+// ValueTileCausal is ValueTileMasked for the p of a causal mask: row j sees the keys below seen+j, and p is -0 at the
+// others and only there. seen is at least 0.
+//
+//go:noinline
+func ValueTileCausal(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols, seen int) {
+	if !(seen >= 0) {
+		unfit("ValueTileCausal", "seen >= 0")
+	}
+	if short(len(o), n, ldo, cols) {
+		tooShort("ValueTileCausal", "o", len(o), n, ldo, cols)
+	}
+	if short(len(p), keys, ldp, n) {
+		tooShort("ValueTileCausal", "p", len(p), keys, ldp, n)
+	}
+	if short(len(v), keys, ldv, cols) {
+		tooShort("ValueTileCausal", "v", len(v), keys, ldv, cols)
+	}
+	if alpha != nil && short(len(alpha), 1, 0, n) {
+		tooShort("ValueTileCausal", "alpha", len(alpha), 1, 0, n)
+	}
+	ref.ValueTileCausal(o, ldo, p, ldp, v, ldv, alpha, keys, n, cols, seen)
+}
+
+// NarrowActBF16 is, for activations of the second arithmetic,
+//
+//	for i := range src { dst[i] = F32ToBF16(src[i]) }
+//
+// with +0 for values below 2^-60, before they are rounded.
+//
+//go:noinline
+func NarrowActBF16(dst []uint16, src []float32) {
+	if short(len(dst), 1, 0, len(src)) {
+		tooShort("NarrowActBF16", "dst", len(dst), 1, 0, len(src))
+	}
+	ref.NarrowActBF16(dst, src)
+}
+
+// NarrowValueBF16 is, for keys, values and weights of the second arithmetic,
+//
+//	for i := range src { dst[i] = F32ToBF16(src[i]) }
+//
+// with +0 for results below 2^-52.
+//
+//go:noinline
+func NarrowValueBF16(dst []uint16, src []float32) {
+	if short(len(dst), 1, 0, len(src)) {
+		tooShort("NarrowValueBF16", "dst", len(dst), 1, 0, len(src))
+	}
+	ref.NarrowValueBF16(dst, src)
+}
+
+// FlushBF16 is, for keys and values that are stored in bf16,
+//
+//	for i := range src { dst[i] = src[i] }
+//
+// with +0 for values below 2^-52. dst may be src.
+//
+//go:noinline
+func FlushBF16(dst, src []uint16) {
+	if short(len(dst), 1, 0, len(src)) {
+		tooShort("FlushBF16", "dst", len(dst), 1, 0, len(src))
+	}
+	ref.FlushBF16(dst, src)
+}
+
+// TinyBF16 tells whether FlushBF16 would change a value other than zero of rows src[i*lds+c], i < rows and c < cols.
+// Where it would not, rows serve the Pair kernels as they are.
+//
+//go:noinline
+func TinyBF16(src []uint16, lds, rows, cols int) bool {
+	if short(len(src), rows, lds, cols) {
+		tooShort("TinyBF16", "src", len(src), rows, lds, cols)
+	}
+	return ref.TinyBF16(src, lds, rows, cols)
+}
+
+// InterleaveBF16 lays the keys of a tile in pairs, as ValueTilePairs reads them: dst[(key/2)*ldd + 2*c + key%2] =
+// src[key*lds+c] for key < keys and c < cols, with +0 for values below 2^-52, and in the second place of a last pair
+// that has one key. It tells whether one of those values is not zero.
+//
+//go:noinline
+func InterleaveBF16(dst []uint16, ldd int, src []uint16, lds, keys, cols int) bool {
+	if short(len(dst), (keys+1)/2, ldd, 2*cols) {
+		tooShort("InterleaveBF16", "dst", len(dst), (keys+1)/2, ldd, 2*cols)
+	}
+	if short(len(src), keys, lds, cols) {
+		tooShort("InterleaveBF16", "src", len(src), keys, lds, cols)
+	}
+	return ref.InterleaveBF16(dst, ldd, src, lds, keys, cols)
+}
+
+// PackPairs packs the rows of a matrix src[n][k] of activations, whose row stride is lds, into panels of 16 lanes, in
+// pairs: dst[(j/16)*ldd + kk/2*32 + j%16*2 + kk%2] = src[j*lds+kk], as NarrowActBF16 has it. ldd, the stride between
+// panels, is at least 32 times the pairs. The lanes past n in the last panel become +0, and so does the second place of
+// the last pair if k is odd.
+//
+//go:noinline
+func PackPairs(dst []uint16, ldd int, src []float32, lds, n, k int) {
+	if short(len(dst), (n+Lanes-1)/Lanes, ldd, (k+1)/2*2*Lanes) {
+		tooShort("PackPairs", "dst", len(dst), (n+Lanes-1)/Lanes, ldd, (k+1)/2*2*Lanes)
+	}
+	if short(len(src), n, lds, k) {
+		tooShort("PackPairs", "src", len(src), n, lds, k)
+	}
+	ref.PackPairs(dst, ldd, src, lds, n, k)
+}
+
+// PairPanel lays a panel of k weights for 16 outputs in pairs: dst[kk/2*32 + lane*2 + kk%2] = src[kk*16+lane], as
+// NarrowValueBF16 has it. The second place of the last pair becomes +0 if k is odd.
+//
+//go:noinline
+func PairPanel(dst []uint16, src []float32, k int) {
+	if short(len(dst), 1, 0, (k+1)/2*2*Lanes) {
+		tooShort("PairPanel", "dst", len(dst), 1, 0, (k+1)/2*2*Lanes)
+	}
+	if short(len(src), 1, 0, k*Lanes) {
+		tooShort("PairPanel", "src", len(src), 1, 0, k*Lanes)
+	}
+	ref.PairPanel(dst, src, k)
+}
+
+// PairPanelBF16 is PairPanel for weights in bf16: dst[kk/2*32 + lane*2 + kk%2] = src[kk*16+lane], with +0 for values
+// below 2^-52.
+//
+//go:noinline
+func PairPanelBF16(dst, src []uint16, k int) {
+	if short(len(dst), 1, 0, (k+1)/2*2*Lanes) {
+		tooShort("PairPanelBF16", "dst", len(dst), 1, 0, (k+1)/2*2*Lanes)
+	}
+	if short(len(src), 1, 0, k*Lanes) {
+		tooShort("PairPanelBF16", "src", len(src), 1, 0, k*Lanes)
+	}
+	ref.PairPanelBF16(dst, src, k)
+}
+
+// WidenE4M3Pairs lays words of codes, of four consecutive k of an output each (GemmE4M3), in pairs:
+//
+//	for kk := range len(codes)/16 {
+//		for lane := range 16 {
+//			c := codes[kk/4*64 + lane*4 + kk%4]
+//			dst[kk/2*32 + lane*2 + kk%2] = F32ToBF16(E4M3ToF32(c))
+//		}
+//	}
+//
+// len(codes) is a multiple of 64.
+//
+//go:noinline
+func WidenE4M3Pairs(dst []uint16, codes []byte) {
+	if !(len(codes)%64 == 0) {
+		unfit("WidenE4M3Pairs", "len(codes)%64 == 0")
+	}
+	if short(len(dst), 1, 0, len(codes)) {
+		tooShort("WidenE4M3Pairs", "dst", len(dst), 1, 0, len(codes))
+	}
+	ref.WidenE4M3Pairs(dst, codes)
+}
+
+// PairSet is y[i*ldy+j] = part(i,j), the sum over the bf16 pairs kk = 0, 2, ... below k of x[i*ldx+kk+1] * w[kk+1],
+// then x[i*ldx+kk] * w[kk], for i < m and j < n, by fma from zero, where w[kk] is b[(j/16)*ldb + kk/2*32 + j%16*2 +
+// kk%2]: the second of a pair comes first. k is at most 256. b holds panels (PackPairs, PairPanel); if k is odd, the
+// second place of the last pair is zero. Of x and b, one holds nothing below 2^-60 but zeros and the other nothing
+// below 2^-52.
+//
+//go:noinline
+func PairSet(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb, m, n, k int) {
+	if !(k <= 256) {
+		unfit("PairSet", "k <= 256")
+	}
+	if short(len(y), m, ldy, n) {
+		tooShort("PairSet", "y", len(y), m, ldy, n)
+	}
+	if short(len(x), m, ldx, k) {
+		tooShort("PairSet", "x", len(x), m, ldx, k)
+	}
+	if short(len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes) {
+		tooShort("PairSet", "b", len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes)
+	}
+	ref.PairSet(y, ldy, x, ldx, b, ldb, m, n, k)
+}
+
+// PairAdd is PairSet with y[i*ldy+j] += part(i,j), one rounding.
+//
+//go:noinline
+func PairAdd(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb, m, n, k int) {
+	if !(k <= 256) {
+		unfit("PairAdd", "k <= 256")
+	}
+	if short(len(y), m, ldy, n) {
+		tooShort("PairAdd", "y", len(y), m, ldy, n)
+	}
+	if short(len(x), m, ldx, k) {
+		tooShort("PairAdd", "x", len(x), m, ldx, k)
+	}
+	if short(len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes) {
+		tooShort("PairAdd", "b", len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes)
+	}
+	ref.PairAdd(y, ldy, x, ldx, b, ldb, m, n, k)
+}
+
+// PairScale is PairSet with y[i*ldy+j] = fma(part(i,j), scale[j], y[i*ldy+j]). scale has n values.
+//
+//go:noinline
+func PairScale(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb int, scale []float32, m, n, k int) {
+	if !(k <= 256) {
+		unfit("PairScale", "k <= 256")
+	}
+	if short(len(y), m, ldy, n) {
+		tooShort("PairScale", "y", len(y), m, ldy, n)
+	}
+	if short(len(x), m, ldx, k) {
+		tooShort("PairScale", "x", len(x), m, ldx, k)
+	}
+	if short(len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes) {
+		tooShort("PairScale", "b", len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes)
+	}
+	if short(len(scale), 1, 0, n) {
+		tooShort("PairScale", "scale", len(scale), 1, 0, n)
+	}
+	ref.PairScale(y, ldy, x, ldx, b, ldb, scale, m, n, k)
+}
+
+// PairScaleRows is PairScale with rows[i*ldr] * scale[j], rounded, in place of scale[j]: a scale for each row as well.
+//
+//go:noinline
+func PairScaleRows(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb int, rows []float32, ldr int, scale []float32, m, n, k int) {
+	if !(k <= 256) {
+		unfit("PairScaleRows", "k <= 256")
+	}
+	if short(len(y), m, ldy, n) {
+		tooShort("PairScaleRows", "y", len(y), m, ldy, n)
+	}
+	if short(len(x), m, ldx, k) {
+		tooShort("PairScaleRows", "x", len(x), m, ldx, k)
+	}
+	if short(len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes) {
+		tooShort("PairScaleRows", "b", len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes)
+	}
+	if short(len(rows), m, ldr, 1) {
+		tooShort("PairScaleRows", "rows", len(rows), m, ldr, 1)
+	}
+	if short(len(scale), 1, 0, n) {
+		tooShort("PairScaleRows", "scale", len(scale), 1, 0, n)
+	}
+	ref.PairScaleRows(y, ldy, x, ldx, b, ldb, rows, ldr, scale, m, n, k)
+}
+
+// PairFoldSet is PairSet for float32 activations, with x[i*ldx+kk] * scale[(j/16)*lds+kk*16+j%16], rounded, then as
+// NarrowActBF16 has it, in place of x[i*ldx+kk]. Rounding for each output takes some ten times as long as the
+// multiply-add: callers cut their calls as much finer than Blocks().CallFMA says.
+//
+//go:noinline
+func PairFoldSet(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int, scale []float32, lds, m, n, k int) {
+	if !(k <= 256) {
+		unfit("PairFoldSet", "k <= 256")
+	}
+	if short(len(y), m, ldy, n) {
+		tooShort("PairFoldSet", "y", len(y), m, ldy, n)
+	}
+	if short(len(x), m, ldx, k) {
+		tooShort("PairFoldSet", "x", len(x), m, ldx, k)
+	}
+	if short(len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes) {
+		tooShort("PairFoldSet", "b", len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes)
+	}
+	if short(len(scale), (n+Lanes-1)/Lanes, lds, k*Lanes) {
+		tooShort("PairFoldSet", "scale", len(scale), (n+Lanes-1)/Lanes, lds, k*Lanes)
+	}
+	ref.PairFoldSet(y, ldy, x, ldx, b, ldb, scale, lds, m, n, k)
+}
+
+// PairFoldAdd is PairFoldSet with y[i*ldy+j] += part(i,j), one rounding.
+//
+//go:noinline
+func PairFoldAdd(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int, scale []float32, lds, m, n, k int) {
+	if !(k <= 256) {
+		unfit("PairFoldAdd", "k <= 256")
+	}
+	if short(len(y), m, ldy, n) {
+		tooShort("PairFoldAdd", "y", len(y), m, ldy, n)
+	}
+	if short(len(x), m, ldx, k) {
+		tooShort("PairFoldAdd", "x", len(x), m, ldx, k)
+	}
+	if short(len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes) {
+		tooShort("PairFoldAdd", "b", len(b), (n+Lanes-1)/Lanes, ldb, (k+1)/2*2*Lanes)
+	}
+	if short(len(scale), (n+Lanes-1)/Lanes, lds, k*Lanes) {
+		tooShort("PairFoldAdd", "scale", len(scale), (n+Lanes-1)/Lanes, lds, k*Lanes)
+	}
+	ref.PairFoldAdd(y, ldy, x, ldx, b, ldb, scale, lds, m, n, k)
+}
+
+// GemmE4M3Pairs is a whole product with E4M3 weights under block scales, for bf16 activations:
+//
+//	y[i*ldy+j] = 0
+//	for each piece [k0, k1) of [0, k), cut at the multiples of 256 and of step {
+//		part := sum over kk = k0, k0+2, ... of x[i*ldx+kk+1] * E4M3ToF32(code(j,kk+1)), then x[i*ldx+kk] * E4M3ToF32(code(j,kk)), by fma from zero
+//		y[i*ldy+j] = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], y[i*ldy+j])
+//	}
+//
+// for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4], as for GemmE4M3. k and step are
+// multiples of 4, k at least 4. x holds nothing below 2^-60 but zeros. No code may be NaN.
+//
+//go:noinline
+func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int) {
+	if !(k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0) {
+		unfit("GemmE4M3Pairs", "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0")
+	}
+	if short(len(y), m, ldy, n) {
+		tooShort("GemmE4M3Pairs", "y", len(y), m, ldy, n)
+	}
+	if short(len(x), m, ldx, k) {
+		tooShort("GemmE4M3Pairs", "x", len(x), m, ldx, k)
+	}
+	if short(len(codes), (n+Lanes-1)/Lanes, ldc, k*Lanes) {
+		tooShort("GemmE4M3Pairs", "codes", len(codes), (n+Lanes-1)/Lanes, ldc, k*Lanes)
+	}
+	if short(len(scale), (n+Lanes-1)/Lanes, lds, (k+step-1)/step*Lanes) {
+		tooShort("GemmE4M3Pairs", "scale", len(scale), (n+Lanes-1)/Lanes, lds, (k+step-1)/step*Lanes)
+	}
+	ref.GemmE4M3Pairs(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step)
+}
+
+// CopyRows is dst[i*ldd+j] = src[i*lds+j] for i < rows and j < cols. bypass is 1 for a dst so large that it is better
+// written past the caches, else 0; bodies may ignore it.
+//
+//go:noinline
+func CopyRows(dst []float32, ldd int, src []float32, lds, rows, cols, bypass int) {
+	if short(len(dst), rows, ldd, cols) {
+		tooShort("CopyRows", "dst", len(dst), rows, ldd, cols)
+	}
+	if short(len(src), rows, lds, cols) {
+		tooShort("CopyRows", "src", len(src), rows, lds, cols)
+	}
+	ref.CopyRows(dst, ldd, src, lds, rows, cols, bypass)
+}
+
+// SoftmaxTilePairs is SoftmaxTile with probabilities that are rounded to bf16, as NarrowActBF16 has it, before they are
+// summed, and laid in pairs of keys: p[(key/2)*ldp + 2*j + key%2]. A masked place is -0, and so is the second place of
+// the last pair if keys is odd. s becomes the scores, -Inf where masked. A row that sees no key has the alpha -1.
+//
+//go:noinline
+func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) bool {
+	if short(len(p), (keys+1)/2, ldp, 2*n) {
+		tooShort("SoftmaxTilePairs", "p", len(p), (keys+1)/2, ldp, 2*n)
+	}
+	if short(len(s), keys, lds, n) {
+		tooShort("SoftmaxTilePairs", "s", len(s), keys, lds, n)
+	}
+	if short(len(lo), 1, 0, n) {
+		tooShort("SoftmaxTilePairs", "lo", len(lo), 1, 0, n)
+	}
+	if short(len(hi), 1, 0, n) {
+		tooShort("SoftmaxTilePairs", "hi", len(hi), 1, 0, n)
+	}
+	if short(len(m), 1, 0, n) {
+		tooShort("SoftmaxTilePairs", "m", len(m), 1, 0, n)
+	}
+	if short(len(l), 1, 0, n) {
+		tooShort("SoftmaxTilePairs", "l", len(l), 1, 0, n)
+	}
+	if short(len(alpha), 1, 0, n) {
+		tooShort("SoftmaxTilePairs", "alpha", len(alpha), 1, 0, n)
+	}
+	return ref.SoftmaxTilePairs(p, ldp, s, lds, keys, n, lo, hi, scale, m, l, alpha)
+}
+
+// ValueTilePairs scales n rows of sums o[j*ldo+c] by alpha[j], rounded, with +0 for results below 2^-95, and adds for
+// each of at most 32 pairs of keys in order p[i*ldp+2*j+1] * v[i*ldv+2*c+1], then p[i*ldp+2*j] * v[i*ldv+2*c], by fma.
+// c < cols. A row whose alpha is -1 is left as it is, and so are all if alpha is nil: it must hold nothing below 2^-95
+// but +0 then. p holds nothing below 2^-60 but zeros, v nothing below 2^-52.
+//
+//go:noinline
+func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int) {
+	if !(pairs <= 32) {
+		unfit("ValueTilePairs", "pairs <= 32")
+	}
+	if short(len(o), n, ldo, cols) {
+		tooShort("ValueTilePairs", "o", len(o), n, ldo, cols)
+	}
+	if short(len(p), pairs, ldp, 2*n) {
+		tooShort("ValueTilePairs", "p", len(p), pairs, ldp, 2*n)
+	}
+	if short(len(v), pairs, ldv, 2*cols) {
+		tooShort("ValueTilePairs", "v", len(v), pairs, ldv, 2*cols)
+	}
+	if alpha != nil && short(len(alpha), 1, 0, n) {
+		tooShort("ValueTilePairs", "alpha", len(alpha), 1, 0, n)
+	}
+	ref.ValueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols)
+}
+
+// ValueTilePairsMasked is ValueTilePairs that skips a key whose p is -0, whatever its values are: a pair of two such
+// keys has no step, in a pair with one its p and v count as 0. A row whose alpha is -1 has no other keys.
+//
+//go:noinline
+func ValueTilePairsMasked(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int) {
+	if !(pairs <= 32) {
+		unfit("ValueTilePairsMasked", "pairs <= 32")
+	}
+	if short(len(o), n, ldo, cols) {
+		tooShort("ValueTilePairsMasked", "o", len(o), n, ldo, cols)
+	}
+	if short(len(p), pairs, ldp, 2*n) {
+		tooShort("ValueTilePairsMasked", "p", len(p), pairs, ldp, 2*n)
+	}
+	if short(len(v), pairs, ldv, 2*cols) {
+		tooShort("ValueTilePairsMasked", "v", len(v), pairs, ldv, 2*cols)
+	}
+	if alpha != nil && short(len(alpha), 1, 0, n) {
+		tooShort("ValueTilePairsMasked", "alpha", len(alpha), 1, 0, n)
+	}
+	ref.ValueTilePairsMasked(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols)
+}
+
+// ValueTilePairsCausal is ValueTilePairsMasked for the p of a causal mask: row j sees the keys below seen+j, and p is
+// -0 at the others and only there. seen is at least 0.
+//
+//go:noinline
+func ValueTilePairsCausal(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols, seen int) {
+	if !(pairs <= 32 && seen >= 0) {
+		unfit("ValueTilePairsCausal", "pairs <= 32 && seen >= 0")
+	}
+	if short(len(o), n, ldo, cols) {
+		tooShort("ValueTilePairsCausal", "o", len(o), n, ldo, cols)
+	}
+	if short(len(p), pairs, ldp, 2*n) {
+		tooShort("ValueTilePairsCausal", "p", len(p), pairs, ldp, 2*n)
+	}
+	if short(len(v), pairs, ldv, 2*cols) {
+		tooShort("ValueTilePairsCausal", "v", len(v), pairs, ldv, 2*cols)
+	}
+	if alpha != nil && short(len(alpha), 1, 0, n) {
+		tooShort("ValueTilePairsCausal", "alpha", len(alpha), 1, 0, n)
+	}
+	ref.ValueTilePairsCausal(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols, seen)
+}
+
 // FoldRows folds a partition, its maximum m[n], sum l[n] and values o[j*ldo+c], into the running M[n], L[n], O[j*ldO+c]
 // of n rows. A maximum of -Inf says that nothing was seen.
 //
@@ -514,10 +953,11 @@ func FoldRows(O []float32, ldO int, M, L, o []float32, ldo int, m, l []float32, 
 
 // FinishRows divides n rows O[j*ldO+c] by L[j], or by L[j] + exp(sink[j]-M[j]), into out[j*ldout+c], and gives each
 // row's lse[j] = M[j] + Log(L[j]) and maxlogit[j] = M[j]. sink, lse and maxlogit may be nil. A row that saw nothing
-// gives 0, +Inf and -Inf. out may be O.
+// gives 0, +Inf and -Inf. out may be O. bypass is 1 for rows that are better written past the caches, else 0; bodies
+// may ignore it.
 //
 //go:noinline
-func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols int) {
+func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, bypass int) {
 	if short(len(out), n, ldout, cols) {
 		tooShort("FinishRows", "out", len(out), n, ldout, cols)
 	}
@@ -539,7 +979,7 @@ func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse,
 	if maxlogit != nil && short(len(maxlogit), 1, 0, n) {
 		tooShort("FinishRows", "maxlogit", len(maxlogit), 1, 0, n)
 	}
-	ref.FinishRows(out, ldout, O, ldO, M, L, sink, lse, maxlogit, n, cols)
+	ref.FinishRows(out, ldout, O, ldO, M, L, sink, lse, maxlogit, n, cols, bypass)
 }
 
 // MergeRows merges p normalised partial results of n rows of d values, parts[p][n][d] with their log-sum-exps
@@ -665,6 +1105,18 @@ func FmaLoop(x []float32, a, b float32, n int) {
 		tooShort("FmaLoop", "x", len(x), 1, 0, 192)
 	}
 	ref.FmaLoop(x, a, b, n)
+}
+
+// PairLoop measures what pair steps can do: for i < 192, n times, x[i] = fma(a[1], b[1], x[i]), then x[i] = fma(a[0],
+// b[0], x[i]), all in registers. a and b are a pair of bf16 each, the first value in the lower half. x has 192 values;
+// none, and no sum, may be subnormal.
+//
+//go:noinline
+func PairLoop(x []float32, a, b uint32, n int) {
+	if short(len(x), 1, 0, 192) {
+		tooShort("PairLoop", "x", len(x), 1, 0, 192)
+	}
+	ref.PairLoop(x, a, b, n)
 }
 
 // XorWords measures how fast memory is read: it is the exclusive or of all words of x.

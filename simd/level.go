@@ -25,7 +25,9 @@ const (
 	setGeneric set = iota
 	setAVX2
 	setAVX512
+	setAVX512BF16
 	setNEON
+	setNEONBF16
 )
 
 // supported is an instruction set that this build has bodies for and this machine runs.

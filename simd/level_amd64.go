@@ -11,6 +11,9 @@ func machine() (all []supported) {
 		return nil
 	}
 	if cpuid.CPU.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL) {
+		if cpuid.CPU.Supports(cpuid.AVX512BF16) {
+			all = append(all, supported{setAVX512BF16, "avx512bf16"})
+		}
 		all = append(all, supported{setAVX512, "avx512"})
 	}
 	return append(all, supported{setAVX2, "avx2"})

@@ -49,3 +49,14 @@ func TestBlockRows(t *testing.T) {
 	}
 	assert.NotZero(t, Blocks().BlockRows)
 }
+
+// TestBlockings: every level has all sizes, and a call of pairs is no longer than any other.
+func TestBlockings(t *testing.T) {
+	for set, b := range blockings {
+		assert.Positive(t, b.RowTile, set)
+		assert.Positive(t, b.CallFMA, set)
+		assert.Positive(t, b.CallPairs, set)
+		assert.LessOrEqual(t, b.CallPairs, b.CallFMA, set)
+		assert.Positive(t, b.BlockRows, set)
+	}
+}

@@ -37,6 +37,12 @@ func finishTrial(r *rand.Rand, class kerneltest.Class) []any {
 	if r.IntN(3) == 0 {
 		ldout, out = ldO, O
 	}
+	bypass := r.IntN(3) & 1
+	if bypass == 1 && r.IntN(2) == 0 {
+		cols += -cols & 15 // whole lines
+		ldO = cols
+		ldout, O, out = ldO, class.Make(r, n*cols), make([]float32, n*cols)
+	}
 	M, L := arrayOf(r, class, n), arrayOf(r, class, n)
 	optional := func() []float32 {
 		if r.IntN(3) == 0 {
@@ -44,7 +50,7 @@ func finishTrial(r *rand.Rand, class kerneltest.Class) []any {
 		}
 		return arrayOf(r, class, n)
 	}
-	return []any{out, ldout, O, ldO, M, L, optional(), optional(), optional(), n, cols}
+	return []any{out, ldout, O, ldO, M, L, optional(), optional(), optional(), n, cols, bypass}
 }
 
 func mergeTrial(r *rand.Rand, class kerneltest.Class) []any {

@@ -8,6 +8,15 @@ import (
 )
 
 var gemmTrials = map[string]trial{
+	"CopyRows": func(r *rand.Rand, class kerneltest.Class) []any {
+		rows, cols := r.IntN(5), oneOf(r, lengths...)
+		ldd, lds, bypass := rowsOf(r, cols), rowsOf(r, cols), r.IntN(2)
+		if bypass == 1 && r.IntN(2) == 0 {
+			cols += -cols & 15 // whole lines
+			ldd, lds = cols, cols+16*r.IntN(2)
+		}
+		return []any{make([]float32, extent(rows, ldd, cols)), ldd, class.Make(r, extent(rows, lds, cols)), lds, rows, cols, bypass}
+	},
 	"GemmE4M3":     gemmTrial(0x1p120),
 	"GemmE4M3Half": gemmTrial(0x1p8),
 }
@@ -33,6 +42,11 @@ func gemmTrial(by float32) trial {
 		}
 		groups := (k + step - 1) / step
 		ldy, ldx := n+r.IntN(9), k+r.IntN(9)
+		bypass := r.IntN(3) & 1
+		if bypass == 1 && r.IntN(2) == 0 {
+			n += -n & 15 // whole lines
+			ldy = n + 16*r.IntN(2)
+		}
 		ldc, lds := 16*k+r.IntN(3), 16*groups+r.IntN(3)
 
 		x := class.Make(r, extent(m, ldx, k))
@@ -46,6 +60,6 @@ func gemmTrial(by float32) trial {
 			}
 		}
 		scale := class.Make(r, extent(panelCount(n), lds, groups*simd.Lanes))
-		return []any{make([]float32, extent(m, ldy, n)), ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step}
+		return []any{make([]float32, extent(m, ldy, n)), ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, bypass}
 	}
 }

@@ -11,6 +11,24 @@ import (
 var valueTrials = map[string]trial{
 	"ValueTile":       func(r *rand.Rand, class kerneltest.Class) []any { return valueTrial(r, class, false) },
 	"ValueTileMasked": func(r *rand.Rand, class kerneltest.Class) []any { return valueTrial(r, class, true) },
+	"ValueTileCausal": causalTrial,
+}
+
+// causalTrial is valueTrial with a staircase, whose first row sees some keys, none or all.
+func causalTrial(r *rand.Rand, class kerneltest.Class) []any {
+	args := valueTrial(r, class, false)
+	p, ldp, keys, n := args[2].([]float32), args[3].(int), args[7].(int), args[8].(int)
+	seen := oneOf(r, 0, 1, 1, r.IntN(keys+1), r.IntN(keys+1), keys, keys+3)
+	for key := range keys {
+		for j := range n {
+			if at := key*ldp + j; key >= seen+j {
+				p[at] = float32(math.Copysign(0, -1))
+			} else if math.Float32bits(p[at]) == 1<<31 {
+				p[at] = 0
+			}
+		}
+	}
+	return append(args, seen)
 }
 
 // valueTrial draws rows that are cut into every tile, and strips of every width.

@@ -28,6 +28,9 @@ func (e *encoding) samples(t *testing.T) (out []instruction) {
 		for _, high := range []bool{false, true}[:1+b2i(e.form.halves)] {
 			am, an, ad := e.form.operands(a, high)
 			for _, r := range registers {
+				if am == elemH { // these are in the first half of the registers
+					r[0] %= 16
+				}
 				m, n, d := View{r[0], am, 0}, View{r[1], an, 0}, View{r[2], ad, 0}
 				if am == none {
 					m = View{}
@@ -395,6 +398,7 @@ func TestText(t *testing.T) {
 	check("mov w1, v0.s[1]", func() { a.VMOVto(v[0].S(1), r1) })
 	check("mov v0.d[1], x1", func() { a.VMOVfrom(r1, v[0].D(1)) })
 	check("tbl v0.16b, {v1.16b, v2.16b}, v3.16b", func() { a.VTBL(v[3].B16(), v[1:3], v[0].B16()) })
+	check("tbx v0.16b, {v1.16b, v2.16b}, v3.16b", func() { a.VTBX(v[3].B16(), v[1:3], v[0].B16()) })
 	check("ld1 {v0.4s}, [x0]", func() { a.VLD1(r0.At(0), v[0].S4()) })
 	check("ld1 {v0.8h, v1.8h}, [x0], #32", func() { a.VLD1(r0.Post(32), v[0].H8(), v[1].H8()) })
 	check("ld1 {v0.4s}, [x0], x2", func() { a.VLD1(r0.PostBy(r2), v[0].S4()) })
@@ -533,6 +537,7 @@ func TestPanics(t *testing.T) {
 		{"no form for the arrangements B16", func(a *A, _ GP, v, w Vec) { a.VFADD(v.B16(), w.B16(), v.B16()) }},
 		{"no form for the arrangements none, S4, S4", func(a *A, _ GP, v, w Vec) { a.VSHLL(16, v.S4(), w.S4()) }},
 		{"V0.S[4] is not in the register", func(a *A, _ GP, v, w Vec) { a.VFMLA(v.S(4), w.S4(), w.S4()) }},
+		{"in V0 to V15, not in V16", func(a *A, _ GP, v, w Vec) { a.Vecs("low", 14); h := a.Vec("h"); a.VBFMLALB(h.H(0), v.H8(), w.S4()) }},
 		{"immediate 32 is not in [0, 31]", func(a *A, _ GP, v, w Vec) { a.VSHL(32, v.S4(), w.S4()) }},
 		{"immediate 0 is not in [1, 32]", func(a *A, _ GP, v, w Vec) { a.VUSHR(0, v.S4(), w.S4()) }},
 		{"immediate 8 is not in [16, 16]", func(a *A, _ GP, v, w Vec) { a.VSHLL(8, v.H4(), w.S4()) }},
@@ -607,23 +612,28 @@ func TestRegisters(t *testing.T) {
 	a.Vecs("y", 3)
 }
 
-// TestRefusesFeatures shows that a body cannot need more than arm64's baseline and its row.
+// TestRefusesFeatures shows that a body cannot need more than its folder promises and its row names.
 func TestRefusesFeatures(t *testing.T) {
 	for _, c := range []struct {
+		level *Level
 		needs string
 		gen   any
 		fails bool
 	}{
-		{"", func(a *A) { v := a.Vec("v"); a.VFMLA(v.S4(), v.S4(), v.S4()) }, false},
-		{"", func(a *A) { v := a.Vec("v"); a.VBFDOT(v.H8(), v.H8(), v.S4()) }, true},
-		{"BF16", func(a *A) { v := a.Vec("v"); a.VBFDOT(v.H8(), v.H8(), v.S4()) }, false},
-		{"BF16", func(a *A) { v := a.Vec("v"); a.VSMMLA(v.B16(), v.B16(), v.S4()) }, true},
-		{"SVE", func(a *A) {}, true},
-		{"", func(g *G) {}, true},
+		{neon, "", func(a *A) { v := a.Vec("v"); a.VFMLA(v.S4(), v.S4(), v.S4()) }, false},
+		{neon, "", func(a *A) { v := a.Vec("v"); a.VBFDOT(v.H8(), v.H8(), v.S4()) }, true},
+		{neon, "", func(a *A) { v := a.Vec("v"); a.VBFMLALT(v.H(7), v.H8(), v.S4()) }, true},
+		{neon, "BF16", func(a *A) { v := a.Vec("v"); a.VBFDOT(v.H8(), v.H8(), v.S4()) }, false},
+		{neon, "BF16", func(a *A) { v := a.Vec("v"); a.VSMMLA(v.B16(), v.B16(), v.S4()) }, true},
+		{neonbf16, "", func(a *A) { v := a.Vec("v"); a.VBFMLALT(v.H(7), v.H8(), v.S4()) }, false},
+		{neonbf16, "", func(a *A) { v := a.Vec("v"); a.VSMMLA(v.B16(), v.B16(), v.S4()) }, true},
+		{neonbf16, "BF16", func(a *A) { v := a.Vec("v"); a.VFMLA(v.S4(), v.S4(), v.S4()) }, true},
+		{neon, "SVE", func(a *A) {}, true},
+		{neon, "", func(g *G) {}, true},
 	} {
-		k := &Kernel{Name: "K", File: "k", Args: []Arg{num("n", "int")}, Bodies: []Body{{neon, c.needs, c.gen}}}
+		k := &Kernel{Name: "K", File: "k", Args: []Arg{num("n", "int")}, Bodies: []Body{{c.level, c.needs, c.gen}}}
 		if _, err := files([]*Kernel{k}); (err != nil) != c.fails {
-			t.Errorf("%q: error %v, want one: %v", c.needs, err, c.fails)
+			t.Errorf("%s, %q: error %v, want one: %v", c.level.Name, c.needs, err, c.fails)
 		}
 	}
 }

@@ -16,12 +16,14 @@ func power(e int) uint32 { return uint32(127+e) << 23 }
 
 // The comparisons of VCMPPS and VPCMPD.
 const (
-	cmpEq    = operand.U8(0)
-	cmpLe    = operand.U8(2)
-	cmpUnord = operand.U8(3)
-	cmpNeq   = operand.U8(4) // true of a NaN
-	cmpNge   = operand.U8(9) // true of a NaN
-	cmpGe    = operand.U8(13)
+	cmpEq     = operand.U8(0)
+	cmpLe     = operand.U8(2)
+	cmpUnord  = operand.U8(3)
+	cmpNeq    = operand.U8(4) // true of a NaN
+	cmpNge    = operand.U8(9) // true of a NaN
+	cmpNltInt = operand.U8(5)
+	cmpLtInt  = operand.U8(1)
+	cmpGe     = operand.U8(13)
 )
 
 // nearestEven is the rounding of VCVTPS2PH, whatever mode is set.

@@ -21,6 +21,7 @@ type fold struct {
 	factorA, factorB, foursA, foursB                             reg.VecPhysical
 	mask                                                         reg.Register
 	consts                                                       expConsts
+	past                                                         bool // stores go past the caches
 }
 
 func newFold(g *G) *fold {
@@ -113,7 +114,7 @@ func (f *fold) columns(cols string, reads, writes bool, op func(x, y reg.VecPhys
 			}
 		}
 		for i := range vectors {
-			f.VMOVUPS(op(x[i], y[i]), AtX(f.to, reg.RAX, 1, i*bytes))
+			f.store(op(x[i], y[i]), AtX(f.to, reg.RAX, 1, i*bytes))
 		}
 	}
 	for _, vectors := range []int{4, 1} {
@@ -140,6 +141,15 @@ func (f *fold) columns(cols string, reads, writes bool, op func(x, y reg.VecPhys
 	}
 	f.storeTail(op(x, y), f.mask, to)
 	f.Label(end)
+}
+
+// store writes a vector, past the caches if that is due.
+func (f *fold) store(v reg.VecPhysical, to operand.Mem) {
+	if f.past {
+		f.VMOVNTPS(v, to)
+	} else {
+		f.VMOVUPS(v, to)
+	}
 }
 
 // The rows that the kernels write.
@@ -230,20 +240,32 @@ func finishRows(g *G) {
 	f := newFold(g)
 	f.matrix("out", "ldout", f.to, f.toStride)
 	f.matrix("O", "ldO", f.from, f.fromStride)
+	f.wholeLines("out", "ldout")
 	f.eachFour(f.finishNumbers, func(next string) {
 		empty := f.Fresh("empty")
 		f.TESTL(operand.U32(1), f.bitsA.As32())
 		f.JNZ(operand.LabelRef(empty))
 		f.VBROADCASTSS(f.foursA, f.factorA)
-		f.columns("cols", true, false, func(x, _ reg.VecPhysical) reg.VecPhysical {
-			f.VDIVPS(f.factorA, x, x)
-			return x
-		})
-		f.JMP(operand.LabelRef(next))
+		divide := func() {
+			f.columns("cols", true, false, func(x, _ reg.VecPhysical) reg.VecPhysical {
+				f.VDIVPS(f.factorA, x, x)
+				return x
+			})
+			f.JMP(operand.LabelRef(next))
+		}
+		cached := f.Fresh("cached")
+		f.CMPQ(f.ArgAt("bypass"), operand.U8(0))
+		f.JEQ(operand.LabelRef(cached))
+		f.past = true
+		divide()
+		f.past = false
+		f.Label(cached)
+		divide()
 		f.Label(empty)
 		f.Zero(f.factorA)
 		f.fillRow("cols")
 	})
+	f.SFENCE() // what was stored past the caches is seen before what follows
 	g.Done()
 }
 

@@ -230,6 +230,19 @@ func (g *G) tailVector(n, scratch reg.GPPhysical, mask reg.VecPhysical) {
 	g.VMOVUPS(At(scratch, 32), mask)
 }
 
+// wholeLines withdraws bypass where the vectors of a matrix are not lines of memory, which stores past the caches need.
+// It overwrites AX and CX.
+func (g *G) wholeLines(base, stride string) {
+	whole := g.Fresh("whole")
+	g.Base(base, reg.RAX)
+	g.stride(stride, reg.RCX)
+	g.ORQ(reg.RCX, reg.RAX)
+	g.TESTQ(operand.U32(63), reg.RAX)
+	g.JZ(operand.LabelRef(whole))
+	g.MOVQ(operand.U32(0), g.ArgAt("bypass"))
+	g.Label(whole)
+}
+
 // byLevel is where a mask lies: in k for AVX-512, in v for AVX2.
 func (g *G) byLevel(k reg.Register, v reg.VecPhysical) reg.Register {
 	if g.Wide() {

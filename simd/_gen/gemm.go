@@ -37,6 +37,8 @@ type gemm struct {
 	weights    []reg.VecPhysical // those decoded at a time
 	activation reg.VecPhysical   // AVX2 only: AVX-512 broadcasts in the fma
 	mask       reg.VecPhysical   // of the decoder
+	pairs      bool              // activations are bf16: see gemmE4M3Pairs
+	own        *pairDecoder      // of a processor that multiplies pairs
 }
 
 // decoder makes as many weights as there are registers for from the words at codes, whose byte kk counts. far tells
@@ -73,6 +75,14 @@ func (g *gemm) columns(t gemmShape) (cs []column) {
 	return cs
 }
 
+// batch is how many columns are decoded at a time.
+func (g *gemm) batch() int {
+	if g.Wide() {
+		return 1
+	}
+	return 2
+}
+
 // tiles are the shapes for the row counts that groups have: as many sums as fit, for those have to hide the latency of
 // an fma.
 func (g *gemm) tiles() []gemmShape {
@@ -87,7 +97,14 @@ func (g *gemm) write() {
 	g.Arg("n", reg.RAX)
 	g.TESTQ(reg.RAX, reg.RAX)
 	g.JLE(operand.LabelRef(done))
-	g.Splat(g.decoder.mask(), g.mask)
+	if g.own != nil {
+		g.own.prepare()
+	} else {
+		g.Splat(g.decoder.mask(), g.mask)
+	}
+	if g.Wide() && !g.pairs {
+		g.wholeLines("y", "ldy")
+	}
 	next := g.Fresh("rows")
 	g.Label(next)
 	g.Arg("m", reg.RAX)
@@ -100,6 +117,9 @@ func (g *gemm) write() {
 		g.JMP(operand.LabelRef(next))
 	}
 	g.Label(done)
+	if g.Wide() {
+		g.SFENCE() // what was stored past the caches is seen before what follows
+	}
 	g.Done()
 }
 
@@ -135,7 +155,8 @@ func (g *gemm) choose() map[int]string {
 // rowGroup computes all outputs of a tile's rows.
 func (g *gemm) rowGroup(t gemmShape) {
 	g.Base("x", reg.RSI)
-	g.stride("ldx", reg.R8)
+	g.Arg("ldx", reg.R8)
+	g.SHLQ(operand.U8(g.logX()), reg.R8)
 	g.rowPointers(t)
 	g.Base("codes", reg.RDI)
 	g.Arg("ldc", reg.R10)
@@ -207,11 +228,20 @@ func (g *gemm) atMost(limit, r reg.Register) {
 	g.Label(below)
 }
 
+// logX is the binary logarithm of the bytes of an activation.
+func (g *gemm) logX() int {
+	if g.pairs {
+		return 1
+	}
+	return 2
+}
+
 // advance moves on by a group of rows.
 func (g *gemm) advance(rows int) {
-	for _, name := range []string{"x", "y"} {
+	for i, name := range []string{"x", "y"} {
+		size := []int{1 << g.logX(), 4}[i]
 		g.Arg("ld"+name, reg.RAX)
-		g.IMUL3Q(operand.U32(uint32(4*rows)), reg.RAX, reg.RAX)
+		g.IMUL3Q(operand.U32(uint32(size*rows)), reg.RAX, reg.RAX)
 		g.Base(name, reg.RCX)
 		g.ADDQ(reg.RAX, reg.RCX)
 		g.Store(reg.RCX, g.Param(name).Base())
@@ -224,33 +254,42 @@ func (g *gemm) advance(rows int) {
 // outputs computes the next 16*panels outputs of a tile's rows, fewer in the last panel, and moves on by them.
 func (g *gemm) outputs(t gemmShape) {
 	piece, same := g.Fresh("piece"), g.Fresh("same")
-	g.eachRow(t, func(int) { // whose lines the first piece writes
-		for p := range t.panels {
-			g.PREFETCHT0(At(reg.R14, 64*p))
-		}
-	})
+	if !g.keeps(t) {
+		g.eachRow(t, func(int) { // whose lines the first piece writes
+			for p := range t.panels {
+				g.PREFETCHT0(At(reg.R14, 64*p))
+			}
+		})
+	}
 	g.MOVQ(reg.R12, reg.RBX)
 	g.XORL(reg.EAX, reg.EAX)
-	g.Arg("step", reg.R13)
+	if g.keeps(t) {
+		for i := range t.rows * t.panels {
+			g.Zero(g.V(t.rows*t.panels + i))
+		}
+	}
 	g.Label(piece)
 	g.part(t)
 	g.finish(t)
+	g.nextScales()
 	g.CMPQ(reg.RAX, reg.R13)
 	g.JNE(operand.LabelRef(same))
 	g.ADDQ(operand.U32(64), reg.RBX)
-	g.Arg("step", reg.R14)
-	g.ADDQ(reg.R14, reg.R13)
 	g.Label(same)
 	g.Arg("k", reg.R14)
 	g.CMPQ(reg.RAX, reg.R14)
 	g.JLT(operand.LabelRef(piece))
+	if g.keeps(t) {
+		g.storeTotals(t)
+		g.Arg("k", reg.R14)
+	}
 
-	g.SHLQ(operand.U8(2), reg.R14)
+	g.SHLQ(operand.U8(g.logX()), reg.R14)
 	g.SUBQ(reg.R14, reg.RSI)
 	if t.rows > 3 {
 		g.SUBQ(reg.R14, reg.R9)
 	}
-	g.SHLQ(operand.U8(2), reg.R14)
+	g.SHLQ(operand.U8(4-g.logX()), reg.R14)
 	g.SUBQ(reg.R14, reg.RDI)
 	g.stride("lds", reg.R14)
 	for range t.panels {
@@ -263,6 +302,7 @@ func (g *gemm) outputs(t gemmShape) {
 
 // part sums the products of the piece of k that begins at AX into the accumulators, and sets R14 to its end.
 func (g *gemm) part(t gemmShape) {
+	g.nextScales()
 	g.MOVQ(reg.RAX, reg.R14)
 	g.ORQ(operand.U32(255), reg.R14)
 	g.INCQ(reg.R14)
@@ -275,6 +315,7 @@ func (g *gemm) part(t gemmShape) {
 	for i := range t.rows * len(g.columns(t)) {
 		g.Zero(g.V(i))
 	}
+	g.aim(t)
 	loop, end := g.Fresh("loop"), g.Fresh("end")
 	if !g.Wide() {
 		g.TESTQ(reg.RAX, reg.RAX)
@@ -291,39 +332,69 @@ func (g *gemm) part(t gemmShape) {
 // block adds the products of four k and counts them. far: see decoder.
 func (g *gemm) block(t gemmShape, far bool) {
 	columns := g.columns(t)
-	for kk := range 4 {
-		for c := 0; c < len(columns); c += len(g.weights) {
+	if g.own != nil {
+		g.pairBlock(t)
+	}
+	for _, kk := range g.order() {
+		for c := 0; c < len(columns); c += g.batch() {
 			var codes []operand.Mem
-			for _, at := range columns[c:min(c+len(g.weights), len(columns))] {
+			for _, at := range columns[c:min(c+g.batch(), len(columns))] {
 				codes = append(codes, g.codes(at.panel, at.half*g.Bytes()))
 			}
 			g.decoder.decode(g, codes, kk, far)
+			g.unscale(len(codes))
 			for i := range t.rows {
 				g.multiply(t, i, c, len(codes), kk)
 			}
 		}
 	}
 	for p := range t.panels {
-		g.PREFETCHT0(g.codes(p, t.ahead()))
+		g.PREFETCHT1(oneOfFour(reg.R13, reg.R10, reg.R11, p))
 	}
-	g.ADDQ(operand.U32(16), reg.RSI)
+	g.ADDQ(operand.U32(64), reg.R13)
+	g.ADDQ(operand.U32(uint32(4<<g.logX())), reg.RSI)
 	if t.rows > 3 {
-		g.ADDQ(operand.U32(16), reg.R9)
+		g.ADDQ(operand.U32(uint32(4<<g.logX())), reg.R9)
 	}
 	g.ADDQ(operand.U32(64), reg.RDI)
 	g.DECQ(reg.RCX)
 }
 
-// ahead is how far codes are prefetched: a tile of one row is through with a panel before a longer way pays.
-func (t gemmShape) ahead() int {
-	if t.rows == 1 {
-		return 2048
+// ahead is how many bytes ahead codes are asked for, into the second level: half a panel of 512 k. The first level has
+// too few places for what is under way from memory.
+const ahead = 4096
+
+// aim sets R13 to the codes to be asked for: those ahead in the same panels, or, near their end, the first ones of the
+// panels that follow.
+func (g *gemm) aim(t gemmShape) {
+	inside := g.Fresh("inside")
+	g.MOVQ(reg.RAX, reg.R13)
+	g.SHLQ(operand.U8(4), reg.R13)
+	g.ADDQ(operand.U32(ahead), reg.R13)
+	g.CMPQ(reg.R13, reg.R10)
+	g.LEAQ(At(reg.RDI, ahead), reg.R13)
+	g.JLT(operand.LabelRef(inside))
+	for range t.panels - 1 {
+		g.ADDQ(reg.R10, reg.R13)
 	}
-	return 4096
+	g.Label(inside)
+}
+
+// nextScales sets R13 to the k from which on other scales than those at BX hold.
+func (g *gemm) nextScales() {
+	g.MOVQ(reg.RBX, reg.R13)
+	g.SUBQ(reg.R12, reg.R13)
+	g.SHRQ(operand.U8(6), reg.R13)
+	g.INCQ(reg.R13)
+	g.IMULQ(g.ArgAt("step"), reg.R13)
 }
 
 // multiply adds the products of an activation and n decoded weights to the sums from column c on.
 func (g *gemm) multiply(t gemmShape, i, c, n, kk int) {
+	if g.pairs {
+		g.multiplySplit(t, i, c, n, kk)
+		return
+	}
 	if g.Wide() {
 		g.VFMADD231PS_BCST(g.row(i, kk), g.weights[0], g.sum(t, i, c))
 		return
@@ -343,6 +414,16 @@ func (g *gemm) sum(t gemmShape, i, c int) reg.VecPhysical {
 
 // finish makes y = fma(part, scale, y), or fma(part, scale, 0) for the first piece, and AX the end of the piece.
 func (g *gemm) finish(t gemmShape) {
+	if g.keeps(t) {
+		g.MOVQ(reg.R14, reg.RAX)
+		for p := range t.panels {
+			g.VMOVUPS(g.scaleOf(column{p, 0}), g.weights[0])
+			for i := range t.rows {
+				g.VFMADD231PS(g.weights[0], g.sum(t, i, p), g.total(t, i, p))
+			}
+		}
+		return
+	}
 	first, end := g.Fresh("first"), g.Fresh("end")
 	g.TESTQ(reg.RAX, reg.RAX)
 	g.MOVQ(reg.R14, reg.RAX)
@@ -373,8 +454,8 @@ func (g *gemm) scaleParts(t gemmShape, first bool) {
 func (g *gemm) scaleWhole(t gemmShape, first bool) {
 	zero := g.zeroFor(first)
 	columns := g.columns(t)
-	for c := 0; c < len(columns); c += len(g.weights) {
-		now := columns[c:min(c+len(g.weights), len(columns))]
+	for c := 0; c < len(columns); c += g.batch() {
+		now := columns[c:min(c+g.batch(), len(columns))]
 		for h, at := range now {
 			g.VMOVUPS(g.scaleOf(at), g.weights[h])
 		}
@@ -415,8 +496,39 @@ func (g *gemm) zeroFor(first bool) reg.VecPhysical {
 	return zero
 }
 
+// keeps tells that a tile has registers for the totals besides those for the sums of a piece: y is written once. Pairs
+// take them for decoding.
+func (g *gemm) keeps(t gemmShape) bool { return g.Wide() && !g.pairs && t.panels == 2 && t.rows <= 7 }
+
+// total is y of a row and panel, before it is stored.
+func (g *gemm) total(t gemmShape, i, panel int) reg.VecPhysical {
+	return g.V((t.rows+i)*t.panels + panel)
+}
+
+// storeTotals writes y, past the caches if that is asked for and y has whole lines (bypass).
+func (g *gemm) storeTotals(t gemmShape) {
+	cached, end := g.Fresh("cached"), g.Fresh("end")
+	g.CMPQ(g.ArgAt("bypass"), operand.U8(0))
+	g.JEQ(operand.LabelRef(cached))
+	store := func(to func(v, m operand.Op)) {
+		g.eachRow(t, func(i int) {
+			for p := range t.panels {
+				to(g.total(t, i, p), At(reg.R14, 64*p))
+			}
+		})
+	}
+	store(g.VMOVNTPS)
+	g.JMP(operand.LabelRef(end))
+	g.Label(cached)
+	store(func(v, m operand.Op) { g.VMOVUPS(v, m) })
+	g.Label(end)
+}
+
 // spare is a vector that is free between pieces.
 func (g *gemm) spare() reg.VecPhysical {
+	if g.own != nil {
+		return g.weights[1]
+	}
 	if g.Wide() {
 		return Z(29)
 	}

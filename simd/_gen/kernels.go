@@ -4,6 +4,7 @@ package workshop
 const (
 	panelsN = "(n+Lanes-1)/Lanes" // panels of n lanes
 	panelK  = "k*Lanes"           // values of a panel
+	pairK   = "(k+1)/2*2*Lanes"   // the same in pairs
 )
 
 // both is the bodies of a generator that serves AVX2 and AVX-512.
@@ -11,6 +12,14 @@ func both(gen func(g *G)) []Body { return []Body{{avx2, "", gen}, {avx512, "", g
 
 // everywhere is both, and the body for arm64.
 func everywhere(gen func(g *G), arm func(a *A)) []Body { return append(both(gen), Body{neon, "", arm}) }
+
+// inPairs is the bodies of a generator that multiplies pairs where the processor does, and splits them elsewhere.
+func inPairs(gen func(g *G)) []Body { return append(both(gen), Body{avx512bf16, "", gen}) }
+
+// inPairsNEON is inPairs, and the bodies for arm64 without and with instructions for pairs.
+func inPairsNEON(gen func(g *G), arm, dots func(a *A)) []Body {
+	return append(inPairs(gen), Body{neon, "", arm}, Body{neonbf16, "", dots})
+}
 
 // kernels is the list: one row for each kernel.
 var kernels = []*Kernel{
@@ -213,15 +222,15 @@ with the quotient rounded once to float32. Where it is NaN, the code is 7F with 
 		y[i*ldy+j] = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], y[i*ldy+j])
 	}
 
-for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: the codes of four consecutive kk of an output are one word. k and step are multiples of 4, k at least 4. No code may be NaN.`,
-		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int"), num("step", "int")},
+for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: the codes of four consecutive kk of an output are one word. k and step are multiples of 4, k at least 4. No code may be NaN. bypass is 1 for a y so large that it is better written past the caches, else 0; bodies may ignore it.`,
+		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int"), num("step", "int"), num("bypass", "int")},
 		Needs:  "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0",
 		Bodies: everywhere(gemmE4M3, gemmNEON),
 	},
 	{
 		Name: "GemmE4M3Half", File: "gemm",
 		Doc:    `is GemmE4M3 for activations lifted by 2^8 and weights that count as their values times 2^-8, which are no subnormals: for processors on which an fma of a subnormal is slow.`,
-		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int"), num("step", "int")},
+		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int"), num("step", "int"), num("bypass", "int")},
 		Needs:  "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0",
 		Bodies: everywhere(gemmE4M3Half, gemmHalfNEON),
 	},
@@ -245,6 +254,182 @@ for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: 
 		Bodies: everywhere(valueTileMasked, valueMaskedNEON),
 	},
 	{
+		Name: "ValueTileCausal", File: "value",
+		Doc:    `is ValueTileMasked for the p of a causal mask: row j sees the keys below seen+j, and p is -0 at the others and only there. seen is at least 0.`,
+		Args:   []Arg{inout("o", "float32", "n", "ldo", "cols"), num("ldo", "int"), in("p", "float32", "keys", "ldp", "n"), num("ldp", "int"), in("v", "float32", "keys", "ldv", "cols"), num("ldv", "int"), opt(in("alpha", "float32", "n")), num("keys", "int"), num("n", "int"), num("cols", "int"), num("seen", "int")},
+		Needs:  "seen >= 0",
+		Bodies: everywhere(valueTileCausal, valueCausalNEON),
+	},
+	{
+		Name: "NarrowActBF16", File: "pair",
+		Doc: `is, for activations of the second arithmetic,
+
+	for i := range src { dst[i] = F32ToBF16(src[i]) }
+
+with +0 for values below 2^-60, before they are rounded.`,
+		Args:   []Arg{out("dst", "uint16", "len(src)"), in("src", "float32", "len(src)")},
+		Bodies: append(inPairs(narrowActBF16), Body{neon, "", narrowActBF16NEON}),
+	},
+	{
+		Name: "NarrowValueBF16", File: "pair",
+		Doc: `is, for keys, values and weights of the second arithmetic,
+
+	for i := range src { dst[i] = F32ToBF16(src[i]) }
+
+with +0 for results below 2^-52.`,
+		Args:   []Arg{out("dst", "uint16", "len(src)"), in("src", "float32", "len(src)")},
+		Bodies: append(inPairs(narrowValueBF16), Body{neon, "", narrowValueBF16NEON}),
+	},
+	{
+		Name: "FlushBF16", File: "pair",
+		Doc: `is, for keys and values that are stored in bf16,
+
+	for i := range src { dst[i] = src[i] }
+
+with +0 for values below 2^-52. dst may be src.`,
+		Args:   []Arg{out("dst", "uint16", "len(src)"), in("src", "uint16", "len(src)")},
+		Bodies: everywhere(flushBF16, flushBF16NEON),
+	},
+	{
+		Name: "TinyBF16", File: "pair",
+		Doc:    `tells whether FlushBF16 would change a value other than zero of rows src[i*lds+c], i < rows and c < cols. Where it would not, rows serve the Pair kernels as they are.`,
+		Args:   []Arg{in("src", "uint16", "rows", "lds", "cols"), num("lds", "int"), num("rows", "int"), num("cols", "int")},
+		Result: "bool",
+		Bodies: everywhere(tinyBF16, tinyBF16NEON),
+	},
+	{
+		Name: "InterleaveBF16", File: "pair",
+		Doc:    `lays the keys of a tile in pairs, as ValueTilePairs reads them: dst[(key/2)*ldd + 2*c + key%2] = src[key*lds+c] for key < keys and c < cols, with +0 for values below 2^-52, and in the second place of a last pair that has one key. It tells whether one of those values is not zero.`,
+		Args:   []Arg{out("dst", "uint16", "(keys+1)/2", "ldd", "2*cols"), num("ldd", "int"), in("src", "uint16", "keys", "lds", "cols"), num("lds", "int"), num("keys", "int"), num("cols", "int")},
+		Result: "bool",
+		Bodies: everywhere(interleaveBF16, interleaveBF16NEON),
+	},
+	{
+		Name: "PackPairs", File: "pair",
+		Doc:    `packs the rows of a matrix src[n][k] of activations, whose row stride is lds, into panels of 16 lanes, in pairs: dst[(j/16)*ldd + kk/2*32 + j%16*2 + kk%2] = src[j*lds+kk], as NarrowActBF16 has it. ldd, the stride between panels, is at least 32 times the pairs. The lanes past n in the last panel become +0, and so does the second place of the last pair if k is odd.`,
+		Args:   []Arg{out("dst", "uint16", panelsN, "ldd", pairK), num("ldd", "int"), in("src", "float32", "n", "lds", "k"), num("lds", "int"), num("n", "int"), num("k", "int")},
+		Bodies: append(inPairs(packPairs), Body{neon, "", packPairsNEON}),
+	},
+	{
+		Name: "PairPanel", File: "pair",
+		Doc:    `lays a panel of k weights for 16 outputs in pairs: dst[kk/2*32 + lane*2 + kk%2] = src[kk*16+lane], as NarrowValueBF16 has it. The second place of the last pair becomes +0 if k is odd.`,
+		Args:   []Arg{out("dst", "uint16", pairK), in("src", "float32", panelK), num("k", "int")},
+		Bodies: everywhere(pairPanel, pairPanelNEON),
+	},
+	{
+		Name: "PairPanelBF16", File: "pair",
+		Doc:    `is PairPanel for weights in bf16: dst[kk/2*32 + lane*2 + kk%2] = src[kk*16+lane], with +0 for values below 2^-52.`,
+		Args:   []Arg{out("dst", "uint16", pairK), in("src", "uint16", panelK), num("k", "int")},
+		Bodies: both(pairPanelBF16),
+	},
+	{
+		Name: "WidenE4M3Pairs", File: "pair",
+		Doc: `lays words of codes, of four consecutive k of an output each (GemmE4M3), in pairs:
+
+	for kk := range len(codes)/16 {
+		for lane := range 16 {
+			c := codes[kk/4*64 + lane*4 + kk%4]
+			dst[kk/2*32 + lane*2 + kk%2] = F32ToBF16(E4M3ToF32(c))
+		}
+	}
+
+len(codes) is a multiple of 64.`,
+		Args:   []Arg{out("dst", "uint16", "len(codes)"), in("codes", "byte", "len(codes)")},
+		Needs:  "len(codes)%64 == 0",
+		Bodies: append(both(widenE4M3Pairs), Body{avx512bf16, "VBMI", widenE4M3PairsVBMI}, Body{avx512bf16, "", widenE4M3PairsOwn}, Body{neon, "", widenE4M3PairsNEON}),
+	},
+	{
+		Name: "PairSet", File: "pairpart",
+		Doc:    `is y[i*ldy+j] = part(i,j), the sum over the bf16 pairs kk = 0, 2, ... below k of x[i*ldx+kk+1] * w[kk+1], then x[i*ldx+kk] * w[kk], for i < m and j < n, by fma from zero, where w[kk] is b[(j/16)*ldb + kk/2*32 + j%16*2 + kk%2]: the second of a pair comes first. k is at most 256. b holds panels (PackPairs, PairPanel); if k is odd, the second place of the last pair is zero. Of x and b, one holds nothing below 2^-60 but zeros and the other nothing below 2^-52.`,
+		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "uint16", "m", "ldx", "k"), num("ldx", "int"), in("b", "uint16", panelsN, "ldb", pairK), num("ldb", "int"), num("m", "int"), num("n", "int"), num("k", "int")},
+		Needs:  "k <= 256",
+		Bodies: inPairsNEON(pairSet, pairSetNEON, pairSetDotsNEON),
+	},
+	{
+		Name: "PairAdd", File: "pairpart",
+		Doc:    `is PairSet with y[i*ldy+j] += part(i,j), one rounding.`,
+		Args:   []Arg{inout("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "uint16", "m", "ldx", "k"), num("ldx", "int"), in("b", "uint16", panelsN, "ldb", pairK), num("ldb", "int"), num("m", "int"), num("n", "int"), num("k", "int")},
+		Needs:  "k <= 256",
+		Bodies: inPairsNEON(pairAdd, pairAddNEON, pairAddDotsNEON),
+	},
+	{
+		Name: "PairScale", File: "pairpart",
+		Doc:    `is PairSet with y[i*ldy+j] = fma(part(i,j), scale[j], y[i*ldy+j]). scale has n values.`,
+		Args:   []Arg{inout("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "uint16", "m", "ldx", "k"), num("ldx", "int"), in("b", "uint16", panelsN, "ldb", pairK), num("ldb", "int"), in("scale", "float32", "n"), num("m", "int"), num("n", "int"), num("k", "int")},
+		Needs:  "k <= 256",
+		Bodies: inPairsNEON(pairScale, pairScaleNEON, pairScaleDotsNEON),
+	},
+	{
+		Name: "PairScaleRows", File: "pairpart",
+		Doc:    `is PairScale with rows[i*ldr] * scale[j], rounded, in place of scale[j]: a scale for each row as well.`,
+		Args:   []Arg{inout("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "uint16", "m", "ldx", "k"), num("ldx", "int"), in("b", "uint16", panelsN, "ldb", pairK), num("ldb", "int"), in("rows", "float32", "m", "ldr", "1"), num("ldr", "int"), in("scale", "float32", "n"), num("m", "int"), num("n", "int"), num("k", "int")},
+		Needs:  "k <= 256",
+		Bodies: inPairsNEON(pairScaleRows, pairScaleRowsNEON, pairScaleRowsDotsNEON),
+	},
+	{
+		Name: "PairFoldSet", File: "pairpart",
+		Doc:    `is PairSet for float32 activations, with x[i*ldx+kk] * scale[(j/16)*lds+kk*16+j%16], rounded, then as NarrowActBF16 has it, in place of x[i*ldx+kk]. Rounding for each output takes some ten times as long as the multiply-add: callers cut their calls as much finer than Blocks().CallFMA says.`,
+		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("b", "uint16", panelsN, "ldb", pairK), num("ldb", "int"), in("scale", "float32", panelsN, "lds", panelK), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int")},
+		Needs:  "k <= 256",
+		Bodies: everywhere(pairFoldSet, pairFoldSetNEON),
+	},
+	{
+		Name: "PairFoldAdd", File: "pairpart",
+		Doc:    `is PairFoldSet with y[i*ldy+j] += part(i,j), one rounding.`,
+		Args:   []Arg{inout("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("b", "uint16", panelsN, "ldb", pairK), num("ldb", "int"), in("scale", "float32", panelsN, "lds", panelK), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int")},
+		Needs:  "k <= 256",
+		Bodies: everywhere(pairFoldAdd, pairFoldAddNEON),
+	},
+	{
+		Name: "GemmE4M3Pairs", File: "pairgemm",
+		Doc: `is a whole product with E4M3 weights under block scales, for bf16 activations:
+
+	y[i*ldy+j] = 0
+	for each piece [k0, k1) of [0, k), cut at the multiples of 256 and of step {
+		part := sum over kk = k0, k0+2, ... of x[i*ldx+kk+1] * E4M3ToF32(code(j,kk+1)), then x[i*ldx+kk] * E4M3ToF32(code(j,kk)), by fma from zero
+		y[i*ldy+j] = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], y[i*ldy+j])
+	}
+
+for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4], as for GemmE4M3. k and step are multiples of 4, k at least 4. x holds nothing below 2^-60 but zeros. No code may be NaN.`,
+		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "uint16", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int"), num("step", "int")},
+		Needs:  "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0",
+		Bodies: append(both(gemmE4M3Pairs), Body{avx512bf16, "VBMI", gemmE4M3PairsVBMI}, Body{avx512bf16, "", gemmE4M3PairsOwn}, Body{neon, "", gemmE4M3PairsNEON}, Body{neonbf16, "", gemmE4M3PairsDotsNEON}),
+	},
+	{
+		Name: "CopyRows", File: "copy",
+		Doc:    `is dst[i*ldd+j] = src[i*lds+j] for i < rows and j < cols. bypass is 1 for a dst so large that it is better written past the caches, else 0; bodies may ignore it.`,
+		Args:   []Arg{out("dst", "float32", "rows", "ldd", "cols"), num("ldd", "int"), in("src", "float32", "rows", "lds", "cols"), num("lds", "int"), num("rows", "int"), num("cols", "int"), num("bypass", "int")},
+		Bodies: both(copyRows),
+	},
+	{
+		Name: "SoftmaxTilePairs", File: "pairsoftmax",
+		Doc:    `is SoftmaxTile with probabilities that are rounded to bf16, as NarrowActBF16 has it, before they are summed, and laid in pairs of keys: p[(key/2)*ldp + 2*j + key%2]. A masked place is -0, and so is the second place of the last pair if keys is odd. s becomes the scores, -Inf where masked. A row that sees no key has the alpha -1.`,
+		Args:   []Arg{out("p", "uint16", "(keys+1)/2", "ldp", "2*n"), num("ldp", "int"), inout("s", "float32", "keys", "lds", "n"), num("lds", "int"), num("keys", "int"), num("n", "int"), in("lo", "int32", "n"), in("hi", "int32", "n"), num("scale", "float32"), inout("m", "float32", "n"), inout("l", "float32", "n"), out("alpha", "float32", "n")},
+		Result: "bool",
+		Bodies: append(inPairs(softmaxTilePairs), Body{neon, "", softmaxTilePairsNEON}),
+	},
+	{
+		Name: "ValueTilePairs", File: "pairvalue",
+		Doc:    `scales n rows of sums o[j*ldo+c] by alpha[j], rounded, with +0 for results below 2^-95, and adds for each of at most 32 pairs of keys in order p[i*ldp+2*j+1] * v[i*ldv+2*c+1], then p[i*ldp+2*j] * v[i*ldv+2*c], by fma. c < cols. A row whose alpha is -1 is left as it is, and so are all if alpha is nil: it must hold nothing below 2^-95 but +0 then. p holds nothing below 2^-60 but zeros, v nothing below 2^-52.`,
+		Args:   []Arg{inout("o", "float32", "n", "ldo", "cols"), num("ldo", "int"), in("p", "uint16", "pairs", "ldp", "2*n"), num("ldp", "int"), in("v", "uint16", "pairs", "ldv", "2*cols"), num("ldv", "int"), opt(in("alpha", "float32", "n")), num("pairs", "int"), num("n", "int"), num("cols", "int")},
+		Needs:  "pairs <= 32",
+		Bodies: inPairsNEON(valueTilePairs, valueTilePairsNEON, valueTilePairsDotsNEON),
+	},
+	{
+		Name: "ValueTilePairsMasked", File: "pairvalue",
+		Doc:    `is ValueTilePairs that skips a key whose p is -0, whatever its values are: a pair of two such keys has no step, in a pair with one its p and v count as 0. A row whose alpha is -1 has no other keys.`,
+		Args:   []Arg{inout("o", "float32", "n", "ldo", "cols"), num("ldo", "int"), in("p", "uint16", "pairs", "ldp", "2*n"), num("ldp", "int"), in("v", "uint16", "pairs", "ldv", "2*cols"), num("ldv", "int"), opt(in("alpha", "float32", "n")), num("pairs", "int"), num("n", "int"), num("cols", "int")},
+		Needs:  "pairs <= 32",
+		Bodies: inPairsNEON(valueTilePairsMasked, valueTilePairsMaskedNEON, valueTilePairsMaskedDotsNEON),
+	},
+	{
+		Name: "ValueTilePairsCausal", File: "pairvalue",
+		Doc:    `is ValueTilePairsMasked for the p of a causal mask: row j sees the keys below seen+j, and p is -0 at the others and only there. seen is at least 0.`,
+		Args:   []Arg{inout("o", "float32", "n", "ldo", "cols"), num("ldo", "int"), in("p", "uint16", "pairs", "ldp", "2*n"), num("ldp", "int"), in("v", "uint16", "pairs", "ldv", "2*cols"), num("ldv", "int"), opt(in("alpha", "float32", "n")), num("pairs", "int"), num("n", "int"), num("cols", "int"), num("seen", "int")},
+		Needs:  "pairs <= 32 && seen >= 0",
+		Bodies: inPairsNEON(valueTilePairsCausal, valueTilePairsCausalNEON, valueTilePairsCausalDotsNEON),
+	},
+	{
 		Name: "FoldRows", File: "fold",
 		Doc:    `folds a partition, its maximum m[n], sum l[n] and values o[j*ldo+c], into the running M[n], L[n], O[j*ldO+c] of n rows. A maximum of -Inf says that nothing was seen.`,
 		Args:   []Arg{inout("O", "float32", "n", "ldO", "cols"), num("ldO", "int"), inout("M", "float32", "n"), inout("L", "float32", "n"), in("o", "float32", "n", "ldo", "cols"), num("ldo", "int"), in("m", "float32", "n"), in("l", "float32", "n"), num("n", "int"), num("cols", "int")},
@@ -252,8 +437,8 @@ for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: 
 	},
 	{
 		Name: "FinishRows", File: "fold",
-		Doc:    `divides n rows O[j*ldO+c] by L[j], or by L[j] + exp(sink[j]-M[j]), into out[j*ldout+c], and gives each row's lse[j] = M[j] + Log(L[j]) and maxlogit[j] = M[j]. sink, lse and maxlogit may be nil. A row that saw nothing gives 0, +Inf and -Inf. out may be O.`,
-		Args:   []Arg{out("out", "float32", "n", "ldout", "cols"), num("ldout", "int"), in("O", "float32", "n", "ldO", "cols"), num("ldO", "int"), in("M", "float32", "n"), in("L", "float32", "n"), opt(in("sink", "float32", "n")), opt(out("lse", "float32", "n")), opt(out("maxlogit", "float32", "n")), num("n", "int"), num("cols", "int")},
+		Doc:    `divides n rows O[j*ldO+c] by L[j], or by L[j] + exp(sink[j]-M[j]), into out[j*ldout+c], and gives each row's lse[j] = M[j] + Log(L[j]) and maxlogit[j] = M[j]. sink, lse and maxlogit may be nil. A row that saw nothing gives 0, +Inf and -Inf. out may be O. bypass is 1 for rows that are better written past the caches, else 0; bodies may ignore it.`,
+		Args:   []Arg{out("out", "float32", "n", "ldout", "cols"), num("ldout", "int"), in("O", "float32", "n", "ldO", "cols"), num("ldO", "int"), in("M", "float32", "n"), in("L", "float32", "n"), opt(in("sink", "float32", "n")), opt(out("lse", "float32", "n")), opt(out("maxlogit", "float32", "n")), num("n", "int"), num("cols", "int"), num("bypass", "int")},
 		Bodies: everywhere(finishRows, finishRowsNEON),
 	},
 	{
@@ -311,6 +496,12 @@ for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: 
 		Doc:    `measures what fma can do: for i < 192, n times, x[i] = fma(x[i], a, b), all in registers. x has 192 values.`,
 		Args:   []Arg{inout("x", "float32", "192"), num("a", "float32"), num("b", "float32"), num("n", "int")},
 		Bodies: everywhere(fmaLoop, fmaLoopNEON),
+	},
+	{
+		Name: "PairLoop", File: "limits",
+		Doc:    `measures what pair steps can do: for i < 192, n times, x[i] = fma(a[1], b[1], x[i]), then x[i] = fma(a[0], b[0], x[i]), all in registers. a and b are a pair of bf16 each, the first value in the lower half. x has 192 values; none, and no sum, may be subnormal.`,
+		Args:   []Arg{inout("x", "float32", "192"), num("a", "uint32"), num("b", "uint32"), num("n", "int")},
+		Bodies: inPairsNEON(pairLoop, pairLoopNEON, pairLoopDotsNEON),
 	},
 	{
 		Name: "XorWords", File: "limits",

@@ -1,5 +1,7 @@
 package workshop
 
+import "slices"
+
 // Level is an instruction set: a folder of bodies, and what its machines promise.
 type Level struct {
 	Name   string // as LAMINA_SIMD names it
@@ -22,9 +24,19 @@ var (
 		ISA:    []string{"MMX+", "SSE", "SSE2", "AVX", "AVX2", "FMA3", "F16C", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"},
 		Extras: map[string]string{"VBMI": "AVX512VBMI", "VNNI": "AVX512VNNI"},
 	}
+	avx512bf16 = &Level{
+		Name: "avx512bf16", Set: "setAVX512BF16", Arch: "amd64", Lanes: 16,
+		ISA:    append(slices.Clone(avx512.ISA), "AVX512_BF16"),
+		Extras: avx512.Extras,
+	}
 	neon = &Level{
 		Name: "neon", Set: "setNEON", Arch: "arm64", Lanes: 4, // the baseline of arm64: ARMv8.0 with ASIMD
 		Extras: map[string]string{"DOTPROD": "dotprod", "FP16": "fp16", "FP16FML": "fp16fml", "I8MM": "i8mm", "BF16": "bf16"},
 	}
-	levels = []*Level{avx2, avx512, neon}
+	neonbf16 = &Level{
+		Name: "neonbf16", Set: "setNEONBF16", Arch: "arm64", Lanes: 4,
+		ISA:    []string{"bf16"},
+		Extras: map[string]string{"DOTPROD": "dotprod", "FP16": "fp16", "FP16FML": "fp16fml", "I8MM": "i8mm"},
+	}
+	levels = []*Level{avx2, avx512, avx512bf16, neon, neonbf16}
 )

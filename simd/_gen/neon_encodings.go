@@ -145,6 +145,8 @@ var encodings = []encoding{
 	{"VBFMMLA", "bfmmla", form3DotH, 0x6E40EC00, f32x4, 0, "bf16"},
 	{"VBFMLALB", "bfmlalb", form3DotH, 0x2EC0FC00, f32x4, 0, "bf16"},
 	{"VBFMLALT", "bfmlalt", form3DotH, 0x6EC0FC00, f32x4, 0, "bf16"},
+	{"VBFMLALBe", "bfmlalb", formHalfE, 0x0FC0F000, f32x4, 0, "bf16"},
+	{"VBFMLALTe", "bfmlalt", formHalfE, 0x4FC0F000, f32x4, 0, "bf16"},
 	{"VBFCVTN", "bfcvtn", formNarrowFP, 0x0EA16800, f32x4, 0, "bf16"},
 	{"VFMLAL", "fmlal", form3DotH4, 0x4E20EC00, f32x4, 0, "fp16fml"},
 	{"VFMLAL2", "fmlal2", form3DotH4, 0x6E20CC00, f32x4, 0, "fp16fml"},
@@ -280,6 +282,7 @@ var (
 	form3DotH  = &form{name: "3Dot", operands: dots(H8), bits: nothing}
 	form3DotH4 = &form{name: "3Dot", operands: dots(H4), bits: nothing}
 	formDotE   = &form{name: "DotE", operands: dotsElement(B16, elemB4), bits: full}
+	formHalfE  = &form{name: "HalfE", operands: dotsElement(H8, elemH), bits: nothing}
 	formDotHE  = &form{name: "DotE", operands: dotsElement(H8, elemH2), bits: full}
 
 	form2FP     = &form{name: "2FP", operands: two, bits: sizeFP}
@@ -362,6 +365,9 @@ func (i instruction) check() error {
 		if v.num < 0 || v.num > 31 {
 			return fmt.Errorf("%s: there is no V%d", i.name, v.num)
 		}
+		if v.arr == elemH && v.num > 15 {
+			return fmt.Errorf("%s: an element of 16 bits is in V0 to V15, not in V%d", i.name, v.num)
+		}
 		if v.arr.isElement() && (v.index < 0 || v.index >= v.arr.indexes()) {
 			return fmt.Errorf("%s: %s is not in the register", i.name, v.goAsm())
 		}
@@ -387,7 +393,10 @@ func (i instruction) word() uint32 {
 	if i.m.arr != none {
 		w |= uint32(i.m.num) << 16
 	}
-	if i.m.arr.isElement() { // of 32 bits: the index has its low bit at 21 and its high one at 11
+	switch {
+	case i.m.arr == elemH: // the index has its low bit at 20, the next at 21 and its high one at 11
+		w |= uint32(i.m.index&1)<<20 | uint32(i.m.index>>1&1)<<21 | uint32(i.m.index>>2)<<11
+	case i.m.arr.isElement(): // of 32 bits: the index has its low bit at 21 and its high one at 11
 		w |= uint32(i.m.index&1)<<21 | uint32(i.m.index>>1)<<11
 	}
 	return w

@@ -22,7 +22,7 @@ const (
 //	reads      x by 4 values of k and codes by words of 8 lanes, both for each half of a panel; y once for each piece
 //	order      panels, their part of y cleared; in a panel tiles of rows; in a tile pieces of k; in a piece the halves
 //	limits     k and step are multiples of 4, k >= 4; no NaN codes
-func gemmNEON(a *A) { gemmBodyNEON(a, &wordDecoderNEON{}) }
+func gemmNEON(a *A) { gemmBodyNEON(a, &wordDecoderNEON{}, nil) }
 
 // gemmHalfNEON is gemmNEON by way of binary16: half a word, shifted by 1 with its sign and masked, is the binary16 of
 // the value times 2^-8 of its upper code.
@@ -32,7 +32,7 @@ func gemmNEON(a *A) { gemmBodyNEON(a, &wordDecoderNEON{}) }
 //	reads      as gemmNEON
 //	order      as gemmNEON
 //	limits     k and step are multiples of 4, k >= 4; no NaN codes
-func gemmHalfNEON(a *A) { gemmBodyNEON(a, &halfDecoderNEON{}) }
+func gemmHalfNEON(a *A) { gemmBodyNEON(a, &halfDecoderNEON{}, nil) }
 
 // decoderNEON makes weights of codes.
 type decoderNEON interface {
@@ -45,6 +45,7 @@ type decoderNEON interface {
 type gemmWriter struct {
 	*A
 	decoder decoderNEON
+	pairs   gemmPairs // in place of decoder, for activations in bf16
 
 	x, y         GP // of the tile's first row
 	codes, scale GP // of the panel
@@ -62,17 +63,21 @@ type gemmWriter struct {
 	scratch  GP
 }
 
-func gemmBodyNEON(a *A, d decoderNEON) {
-	g := &gemmWriter{A: a, decoder: d, x: a.GP("x"), y: a.GP("y"), rows: a.GP("rows"), k: a.GP("k"), k1: a.GP("k1"),
+func gemmBodyNEON(a *A, d decoderNEON, pairs gemmPairs) {
+	g := &gemmWriter{A: a, decoder: d, pairs: pairs, x: a.GP("x"), y: a.GP("y"), rows: a.GP("rows"), k: a.GP("k"), k1: a.GP("k1"),
 		next: a.GP("next"), scaleNow: a.GP("scale now"), half: a.GP("half"), left: a.GP("left"), cp: a.GP("cp")}
 	for range gemmRows {
 		g.xs = append(g.xs, a.GP("xs"))
 	}
 	g.yp, g.sp, g.scratch = g.xs[0], g.xs[1], g.xs[2]
-	d.masks(a)
+	if pairs != nil {
+		pairs.open(a, g.scratch)
+	} else {
+		d.masks(a)
+	}
 	g.codes, g.scale, g.lanes = a.Base("codes"), a.Base("scale"), a.Arg("n")
 	g.ldx, g.ldy = a.Arg("ldx"), a.Arg("ldy")
-	a.LSL(Imm(2), g.ldx, g.ldx)
+	a.LSL(Imm(g.logX()), g.ldx, g.ldx)
 	a.LSL(Imm(2), g.ldy, g.ldy)
 
 	panel, done := a.Fresh("panel"), a.Fresh("done")
@@ -201,17 +206,11 @@ func (g *gemmWriter) endOfPiece() {
 
 // sums takes and fills the sums of n rows of half a panel over a piece.
 func (g *gemmWriter) sums(n int) []Vec {
+	if g.pairs != nil {
+		return g.pairSums(n)
+	}
 	sums, x, codes := g.Vecs("sums", n*gemmVecs), g.Vecs("x", n), g.Vecs("codes", gemmVecs)
-	for _, v := range sums {
-		g.Zero(v)
-	}
-	g.ADD(g.k.Shl(2), g.x, g.xs[0])
-	for i := 1; i < n; i++ {
-		g.ADD(g.ldx, g.xs[i-1], g.xs[i])
-	}
-	g.ADD(g.k.Shl(4), g.codes, g.cp)
-	g.ADD(g.half, g.cp, g.cp)
-	g.SUB(g.k, g.k1, g.left)
+	g.toPiece(sums)
 	loop := g.Fresh("loop")
 	g.Label(loop)
 	for w := range codes {
@@ -229,6 +228,29 @@ func (g *gemmWriter) sums(n int) []Vec {
 	g.FreeVecs(x...)
 	g.FreeVecs(codes...)
 	return sums
+}
+
+// logX is how many bytes an activation has, as a power of two.
+func (g *gemmWriter) logX() int {
+	if g.pairs != nil {
+		return 1
+	}
+	return 2
+}
+
+// toPiece clears sums, and goes to where a piece begins in rows and codes.
+func (g *gemmWriter) toPiece(sums []Vec) {
+	n := len(sums) / gemmVecs
+	for _, v := range sums {
+		g.Zero(v)
+	}
+	g.ADD(g.k.Shl(g.logX()), g.x, g.xs[0])
+	for i := 1; i < n; i++ {
+		g.ADD(g.ldx, g.xs[i-1], g.xs[i])
+	}
+	g.ADD(g.k.Shl(4), g.codes, g.cp)
+	g.ADD(g.half, g.cp, g.cp)
+	g.SUB(g.k, g.k1, g.left)
 }
 
 // products adds the products of four steps. A vector of weights is decoded while those of the one before are used.

@@ -56,6 +56,79 @@ func fmaLoopNEON(a *A) {
 	a.Done()
 }
 
+// pairLoopNEON keeps the fma units as busy as pair steps can.
+//
+//	computes   x = fma(a[1], b[1], x), then x = fma(a[0], b[0], x), n times
+//	registers  x, left, n; the halves of a, in all lanes, and of b; 24 vectors of x
+//	reads      x, 24 vectors at a time
+//	order      24 vectors n times, then the next
+//	limits     none
+func pairLoopNEON(a *A) {
+	word := a.GP("word")
+	upper := a.words(0xFFFF0000, word)
+	var halves [2][2]Vec // of a and b, the second value first
+	for i, name := range []string{"a", "b"} {
+		pair := a.Arg(name)
+		second, first := a.Vec(name), a.Vec(name)
+		a.VDUP(pair, first.S4())
+		a.VAND(upper.B16(), first.B16(), second.B16())
+		a.VSHL(16, first.S4(), first.S4())
+		a.Free(pair)
+		halves[i] = [2]Vec{second, first}
+	}
+	pairLoopBody(a, word, func(x []Vec) {
+		for place := range 2 {
+			for _, v := range x {
+				a.VFMLA(halves[1][place].S4(), halves[0][place].S4(), v.S4())
+			}
+		}
+	})
+}
+
+// pairLoopDotsNEON is pairLoopNEON by BFMLALT and BFMLALB.
+//
+//	computes   x = fma(a[1], b[1], x), then x = fma(a[0], b[0], x), n times
+//	registers  x, left, n; a and b in all lanes; 24 vectors of x
+//	reads      x, 24 vectors at a time
+//	order      24 vectors n times, then the next
+//	limits     none
+func pairLoopDotsNEON(a *A) {
+	word := a.GP("word")
+	var pairs [2]Vec
+	for i, name := range []string{"a", "b"} {
+		pair := a.Arg(name)
+		pairs[i] = a.Vec(name)
+		a.VDUP(pair, pairs[i].S4())
+		a.Free(pair)
+	}
+	pairLoopBody(a, word, func(x []Vec) {
+		for _, v := range x {
+			a.VBFMLALT(pairs[1].H(1), pairs[0].H8(), v.S4())
+		}
+		for _, v := range x {
+			a.VBFMLALB(pairs[1].H(0), pairs[0].H8(), v.S4())
+		}
+	})
+}
+
+func pairLoopBody(a *A, left GP, step func(x []Vec)) {
+	const values, vectors = 192, 24
+	x, n := a.Base("x"), a.Arg("n")
+	xs := a.Vecs("x", vectors)
+	for range values / 4 / vectors {
+		for i := 0; i < vectors; i += 2 {
+			a.FLDPQ(x.At(16*i), xs[i], xs[i+1])
+		}
+		a.Copy(n, left)
+		a.steps(left, 1, func() { step(xs) })
+		for i := 0; i < vectors; i += 2 {
+			a.FSTPQ(xs[i], xs[i+1], x.At(16*i))
+		}
+		a.ADD(Imm(16*vectors), x, x)
+	}
+	a.Done()
+}
+
 // xorWordsNEON reads memory and does little else.
 //
 //	computes   the exclusive or of all words of x

@@ -20,7 +20,7 @@ func (a *A) vec(name string, imm int, m, n, d View) {
 		a.needs = append(a.needs, i.needs)
 	}
 	l := line{op: i.mnemonic(i.name), args: i.goOperands(), does: vector}
-	if strings.HasPrefix(i.gnu, "fmla") || strings.HasPrefix(i.gnu, "fmls") { // and their long forms
+	if strings.HasPrefix(i.gnu, "fmla") || strings.HasPrefix(i.gnu, "fmls") || strings.HasPrefix(i.gnu, "bfmlal") { // and their long forms
 		l.does = fused
 	}
 	if !i.known() {
@@ -91,8 +91,8 @@ func (a *A) VSMMLA(m, n, d View)   { a.vec("VSMMLA", 0, m, n, d) }
 func (a *A) VUMMLA(m, n, d View)   { a.vec("VUMMLA", 0, m, n, d) }
 func (a *A) VBFDOT(m, n, d View)   { a.product("VBFDOT", m, n, d) }
 func (a *A) VBFMMLA(m, n, d View)  { a.vec("VBFMMLA", 0, m, n, d) }
-func (a *A) VBFMLALB(m, n, d View) { a.vec("VBFMLALB", 0, m, n, d) }
-func (a *A) VBFMLALT(m, n, d View) { a.vec("VBFMLALT", 0, m, n, d) }
+func (a *A) VBFMLALB(m, n, d View) { a.product("VBFMLALB", m, n, d) }
+func (a *A) VBFMLALT(m, n, d View) { a.product("VBFMLALT", m, n, d) }
 func (a *A) VFMLAL(m, n, d View)   { a.vec("VFMLAL", 0, m, n, d) }
 func (a *A) VFMLAL2(m, n, d View)  { a.vec("VFMLAL2", 0, m, n, d) }
 func (a *A) VFADDh(m, n, d View)   { a.vec("VFADDh", 0, m, n, d) }
@@ -192,11 +192,16 @@ func (a *A) VMOVfrom(r GP, d View) {
 }
 
 // VTBL picks bytes of a list of up to four registers by the indexes in m; those past the list give 0.
-func (a *A) VTBL(m View, list []Vec, d View) {
-	a.whole("VTBL", m, B8, B16)
-	a.whole("VTBL", d, m.arr)
-	text, _ := a.list("VTBL", view(list, B16), 1, 4)
-	a.emit(vector, "VTBL", m.goAsm(), text, d.goAsm())
+func (a *A) VTBL(m View, list []Vec, d View) { a.lookUp("VTBL", m, list, d) }
+
+// VTBX is VTBL that leaves bytes of d whose indexes are past the list.
+func (a *A) VTBX(m View, list []Vec, d View) { a.lookUp("VTBX", m, list, d) }
+
+func (a *A) lookUp(op string, m View, list []Vec, d View) {
+	a.whole(op, m, B8, B16)
+	a.whole(op, d, m.arr)
+	text, _ := a.list(op, view(list, B16), 1, 4)
+	a.emit(vector, op, m.goAsm(), text, d.goAsm())
 }
 
 func view(vs []Vec, as Arr) (views []View) {

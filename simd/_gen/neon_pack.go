@@ -22,16 +22,22 @@ type packWriter struct {
 //	order      panels; in a panel columns
 //	limits     16 loads, 32 shuffles and 8 stores of pairs for 4 columns
 func packRowsNEON(a *A) {
+	packNEON(a, 2, func() func(p *packWriter, masked bool) { return (*packWriter).columns })
+}
+
+// packNEON packs panels of places of 1 << log bytes. open takes what the packing of a panel needs, and gives that.
+func packNEON(a *A, log int, open func() func(p *packWriter, masked bool)) {
 	p := &packWriter{A: a, to: a.GP("to"), left: a.GP("left"), n: a.Arg("n")}
 	src, lds := a.Base("src"), a.Arg("lds")
 	panel, ldd := a.Base("dst"), a.Arg("ldd")
 	a.LSL(Imm(2), lds, lds)
-	a.LSL(Imm(2), ldd, ldd)
+	a.LSL(Imm(log), ldd, ldd)
 	for range panelRows {
 		p.rows = append(p.rows, a.GP("row"))
 	}
 	p.words, p.out, p.masks = a.Vecs("words", 8), a.Vecs("out", 8), a.Vecs("masks", 4)
 
+	columns := open()
 	next, part, done := a.Fresh("panel"), a.Fresh("part"), a.Fresh("done")
 	a.CMP(Imm(0), p.n)
 	a.BLE(done)
@@ -47,14 +53,14 @@ func packRowsNEON(a *A) {
 	a.Reload("k", p.left)
 	a.CMP(Imm(panelRows), p.n)
 	a.BLT(part)
-	p.columns(false)
+	columns(p, false)
 	a.ADD(ldd, panel, panel)
 	a.SUBS(Imm(panelRows), p.n, p.n)
 	a.BGT(next)
 	a.B(done)
 	a.Label(part)
 	p.loadMasks()
-	p.columns(true)
+	columns(p, true)
 	a.Label(done)
 	a.Done()
 }
@@ -113,6 +119,11 @@ func (p *packWriter) transpose(rows []GP, out []Vec) {
 	for i, row := range rows {
 		p.FMOVQ(row.Post(16), x[i])
 	}
+	p.turn(x, t, out)
+}
+
+// turn makes columns of 4 rows, by way of t.
+func (p *packWriter) turn(x, t, out []Vec) {
 	p.VTRN1(x[1].S4(), x[0].S4(), t[0].S4())
 	p.VTRN2(x[1].S4(), x[0].S4(), t[1].S4())
 	p.VTRN1(x[3].S4(), x[2].S4(), t[2].S4())

@@ -28,6 +28,8 @@ type partWriter struct {
 
 	scale, rowScales, ldr GP // of PartScale and PartScaleRows
 
+	pairs *pairParts // of the Pair kernels
+
 	fold    bool // PartFold: each product of x is scaled first
 	sp, lds GP   // with scale, as bp and ldb with b
 }
@@ -72,8 +74,10 @@ func addPart(p *partWriter, part []Vec, lanes int) {
 //	reads      as partSetNEON, and what it writes of y, and scale for each row
 //	order      as partSetNEON, then one fma
 //	limits     none
-func partScaleNEON(a *A) {
-	partNEON(a, partEnd{begin: takeScale, row: scaleOfPanel, lanes: scalePart})
+func partScaleNEON(a *A) { partNEON(a, scalePartEnd()) }
+
+func scalePartEnd() partEnd {
+	return partEnd{begin: takeScale, row: scaleOfPanel, lanes: scalePart}
 }
 
 func takeScale(p *partWriter) { p.scale = p.GP("scale") }
@@ -102,8 +106,10 @@ func (p *partWriter) loadScale(vectors, lanes int) []Vec {
 //	reads      as partScaleNEON, and rows for each panel
 //	order      as partSetNEON, then the product of the scales, rounded, and one fma
 //	limits     none
-func partScaleRowsNEON(a *A) {
-	partNEON(a, partEnd{
+func partScaleRowsNEON(a *A) { partNEON(a, scaleRowsPartEnd()) }
+
+func scaleRowsPartEnd() partEnd {
+	return partEnd{
 		begin: func(p *partWriter) {
 			takeScale(p)
 			p.rowScales, p.ldr = p.GP("rows"), p.Arg("ldr")
@@ -118,7 +124,7 @@ func partScaleRowsNEON(a *A) {
 			p.ADD(p.ldr, p.rowScales, p.rowScales)
 		},
 		lanes: scaleRowPart,
-	})
+	}
 }
 
 func scaleRowPart(p *partWriter, part []Vec, lanes int) {
@@ -167,12 +173,18 @@ func takeFold(p *partWriter) {
 	p.LSL(Imm(2), p.lds, p.lds)
 }
 
-func partNEON(a *A, end partEnd) {
-	p := &partWriter{A: a, end: end, x: a.GP("x"), y: a.GP("y"), rows: a.GP("rows"), left: a.GP("left"), bp: a.GP("bp"), yp: a.GP("yp")}
+func partNEON(a *A, end partEnd) { partBodyNEON(a, nil, end) }
+
+func partBodyNEON(a *A, pairs *pairParts, end partEnd) {
+	p := &partWriter{A: a, pairs: pairs, end: end, x: a.GP("x"), y: a.GP("y"), rows: a.GP("rows"), left: a.GP("left"), bp: a.GP("bp"), yp: a.GP("yp")}
 	p.b, p.lanes = a.Base("b"), a.Arg("n")
 	p.ldx, p.ldy, p.ldb = a.Arg("ldx"), a.Arg("ldy"), a.Arg("ldb")
-	for _, ld := range []GP{p.ldx, p.ldy, p.ldb} {
-		a.LSL(Imm(2), ld, ld)
+	a.LSL(Imm(2), p.ldy, p.ldy)
+	if pairs == nil {
+		a.LSL(Imm(2), p.ldx, p.ldx)
+		a.LSL(Imm(2), p.ldb, p.ldb)
+	} else {
+		pairs.open(p)
 	}
 	for range tileRows {
 		p.xs = append(p.xs, a.GP("xs"))
@@ -209,6 +221,10 @@ func partNEON(a *A, end partEnd) {
 // panel does all rows of a panel: 6 at a time, 7 as 4 and 3, 8 as 4 and 4, 5 as 3 and 2. PartFold has no registers for
 // 6: it takes 4 at a time, and 6 as 3 and 3.
 func (p *partWriter) panel() {
+	if p.pairs != nil {
+		p.pairPanel()
+		return
+	}
 	next, end := p.Fresh("rows"), p.Fresh("end")
 	sizes := []int{1, 2, 3, 4, tileRows}
 	if p.fold {
@@ -248,6 +264,10 @@ func (p *partWriter) panel() {
 
 // tile sums n rows of a panel, and moves x and y on to the next tile.
 func (p *partWriter) tile(n int) {
+	var x []Vec
+	if p.pairs != nil { // elements of 16 bits are in the first half of the registers
+		x = p.Vecs("x", n)
+	}
 	sums := p.Vecs("sums", n*tileVecs)
 	for _, v := range sums {
 		p.Zero(v)
@@ -263,6 +283,29 @@ func (p *partWriter) tile(n int) {
 	}
 	p.Reload("k", p.left)
 
+	if p.pairs != nil {
+		p.pairs.products(p, sums, x)
+		p.FreeVecs(x...)
+	} else {
+		p.allProducts(sums, n)
+	}
+
+	part, stored := p.Fresh("part"), p.Fresh("stored")
+	p.CMP(Imm(4*tileVecs), p.lanes)
+	p.BLT(part)
+	p.eachRow(sums, func(sum []Vec) {
+		p.end.lanes(p, sum[:2], 8)
+		p.end.lanes(p, sum[2:], 8)
+	})
+	p.B(stored)
+	p.Label(part)
+	p.eachRow(sums, p.someLanes)
+	p.Label(stored)
+	p.FreeVecs(sums...)
+}
+
+// allProducts adds the products of n rows.
+func (p *partWriter) allProducts(sums []Vec, n int) {
 	x := p.Vecs("x", n)
 	products, done := p.products(n)
 	p.steps(p.left, tileSteps, func() {
@@ -279,19 +322,6 @@ func (p *partWriter) tile(n int) {
 	})
 	p.FreeVecs(x...)
 	done()
-
-	part, stored := p.Fresh("part"), p.Fresh("stored")
-	p.CMP(Imm(4*tileVecs), p.lanes)
-	p.BLT(part)
-	p.eachRow(sums, func(sum []Vec) {
-		p.end.lanes(p, sum[:2], 8)
-		p.end.lanes(p, sum[2:], 8)
-	})
-	p.B(stored)
-	p.Label(part)
-	p.eachRow(sums, p.someLanes)
-	p.Label(stored)
-	p.FreeVecs(sums...)
 }
 
 // products is what adds the products of some steps for n rows, and what frees its registers.

@@ -11,6 +11,7 @@ type softmaxWriter struct {
 	key, place, left, scratch   GP // of a walk over the keys of a group: what is read next, and written
 	top, sum, factor            Vec
 	consts                      expConstsNEON
+	pairs                       *softmaxPairsNEON // of SoftmaxTilePairs
 }
 
 // softmaxTileNEON runs down the keys of four rows twice: for the scores, which it leaves in the tile, and their maximum,
@@ -21,14 +22,19 @@ type softmaxWriter struct {
 //	reads      s in whole vectors, that of a tail by elements
 //	order      groups from the front; in each, keys from the front
 //	limits     none: 64 keys are ref's
-func softmaxTileNEON(a *A) {
+func softmaxTileNEON(a *A) { softmaxNEON(a, nil) }
+
+func softmaxNEON(a *A, pairs *softmaxPairsNEON) {
 	w := &softmaxWriter{
-		A: a, column: a.Base("s"), lo: a.Base("lo"), hi: a.Base("hi"), m: a.Base("m"), l: a.Base("l"), alpha: a.Base("alpha"),
+		A: a, pairs: pairs, column: a.Base("s"), lo: a.Base("lo"), hi: a.Base("hi"), m: a.Base("m"), l: a.Base("l"), alpha: a.Base("alpha"),
 		stride: a.Arg("lds"), keys: a.Arg("keys"), rows: a.Arg("n"), scale: a.Arg("scale"), holes: a.GP("holes"),
 		key: a.GP("key"), place: a.GP("place"), left: a.GP("left"), scratch: a.GP("scratch"),
 		consts: a.loadExp(expLow), top: a.Vec("top"), sum: a.Vec("sum"), factor: a.Vec("factor"),
 	}
 	a.LSL(Imm(2), w.stride, w.stride)
+	if pairs != nil {
+		pairs.open(w)
+	}
 	a.Const(0, w.holes)
 	w.groups(4, func() {
 		general, done := a.Fresh("general"), a.Fresh("group")
@@ -53,6 +59,9 @@ func (w *softmaxWriter) groups(lanes int, body func()) {
 		body()
 		for _, r := range []GP{w.column, w.lo, w.hi, w.m, w.l, w.alpha} {
 			w.ADD(Imm(4*lanes), r, r)
+		}
+		if w.pairs != nil {
+			w.ADD(Imm(4*lanes), w.pairs.p, w.pairs.p)
 		}
 	})
 }
@@ -248,6 +257,10 @@ func (a *A) larger(m, n, x, equal Vec) {
 
 // probabilities is the second pass of plain: exp of the scores less the maximum, and their sum.
 func (w *softmaxWriter) probabilities(domain expDomain) {
+	if w.pairs != nil {
+		w.pairedProbabilities(domain, nil)
+		return
+	}
 	exps := w.expRegs(4)
 	w.Zero(w.sum)
 	w.walk(len(exps), func(side int) {
@@ -267,6 +280,10 @@ func (w *softmaxWriter) probabilities(domain expDomain) {
 // maskedProbabilities is probabilities with scores of -Inf. They add 0 to the sum, or a NaN where it is one already or
 // goes unused, and only their places need care.
 func (w *softmaxWriter) maskedProbabilities(m softmaxMasks) {
+	if w.pairs != nil {
+		w.pairedProbabilities(expLow, &m)
+		return
+	}
 	exps, masks := w.expRegs(2), w.Vecs("masks", 2)
 	w.Zero(w.sum)
 	w.walk(len(exps), func(side int) {
@@ -298,7 +315,12 @@ func (w *softmaxWriter) finish(seen *Vec) {
 	w.VFMLA(alpha.S4(), l.S4(), w.sum.S4())
 	if seen != nil {
 		w.VBIF(seen.B16(), l.B16(), w.sum.B16())
-		w.VBIF(seen.B16(), w.consts.one.B16(), alpha.B16())
+		unseen := w.consts.one
+		if w.pairs != nil {
+			w.Splat(minusOneBits, w.scratch, e.x)
+			unseen = e.x
+		}
+		w.VBIF(seen.B16(), unseen.B16(), alpha.B16())
 	}
 	w.store(w.sum, w.l)
 	w.store(alpha, w.alpha)

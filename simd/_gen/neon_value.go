@@ -11,7 +11,8 @@ var (
 // valueWriter writes a Value kernel.
 type valueWriter struct {
 	*A
-	masked bool // skips hidden keys
+	masked bool            // skips hidden keys
+	pairs  *valuePairsNEON // of the kernels of pairs, whose keys are pairs
 
 	v, p, o       GP // of the strip; of the tile's first row
 	ldv, ldp, ldo GP // in bytes
@@ -37,7 +38,7 @@ type valueTileNEON struct {
 //	reads      v once for each tile of rows: a strip of 12 columns stays in L1; o once; p once for each strip
 //	order      strips of columns, in them tiles of rows, in them keys
 //	limits     none
-func valueNEON(a *A) { valueBodyNEON(a, false) }
+func valueNEON(a *A) { valueBodyNEON(a, nil, false) }
 
 // valueMaskedNEON skips the keys whose p is -0. Groups of keys without a sign bit in the p of a tile, which are most,
 // run as in valueNEON; the others go key by key: a key that is hidden from all rows is passed over, else each row looks.
@@ -47,19 +48,34 @@ func valueNEON(a *A) { valueBodyNEON(a, false) }
 //	reads      as valueNEON, and each p once more for each strip, as an integer
 //	order      as valueNEON
 //	limits     none
-func valueMaskedNEON(a *A) { valueBodyNEON(a, true) }
+func valueMaskedNEON(a *A) { valueBodyNEON(a, nil, true) }
 
-func valueBodyNEON(a *A, masked bool) {
-	w := &valueWriter{A: a, masked: masked, p: a.GP("p"), o: a.GP("o"), rowsLeft: a.GP("rows left"), keysLeft: a.GP("keys left"),
+// valueCausalNEON is valueMaskedNEON: the p of keys that a row does not see are -0, so the kernel's last parameter says
+// nothing new.
+//
+//	computes   ValueTileMasked
+//	registers  as valueMaskedNEON
+//	reads      as valueMaskedNEON
+//	order      as valueMaskedNEON
+//	limits     none
+func valueCausalNEON(a *A) { valueBodyNEON(a, nil, true) }
+
+func valueBodyNEON(a *A, pairs *valuePairsNEON, masked bool) {
+	w := &valueWriter{A: a, masked: masked, pairs: pairs, p: a.GP("p"), o: a.GP("o"), rowsLeft: a.GP("rows left"), keysLeft: a.GP("keys left"),
 		kv: a.GP("kv"), kp: a.GP("kp"), op: a.GP("op"), word: a.GP("word"), bits: a.GP("bits")}
 	w.v, w.colsLeft = a.Base("v"), a.Arg("cols")
 	w.ldv, w.ldp, w.ldo = a.Arg("ldv"), a.Arg("ldp"), a.Arg("ldo")
-	for _, ld := range []GP{w.ldv, w.ldp, w.ldo} {
-		a.LSL(Imm(2), ld, ld)
+	logKey := 2
+	if pairs != nil {
+		logKey = 1
+		pairs.take(w)
 	}
+	a.LSL(Imm(logKey), w.ldv, w.ldv)
+	a.LSL(Imm(logKey), w.ldp, w.ldp)
+	a.LSL(Imm(2), w.ldo, w.ldo)
 	if masked {
 		w.hidden = a.GP("hidden")
-		a.Const(-1<<63|hiddenBits, w.hidden)
+		a.Const(w.hiddenWords(), w.hidden)
 	}
 	for i, t := range valueStrips {
 		next, end, columns := a.Fresh("strip"), a.Fresh("strip_end"), t.vecs*t.lanes
@@ -111,8 +127,15 @@ func (t valueTileNEON) strip() {
 
 // tile takes the outputs of a tile through all keys, and o on to the next tile.
 func (t valueTileNEON) tile() {
+	if t.pairs != nil {
+		defer t.pairs.weights(t)()
+	}
 	t.sums = t.Vecs("sums", t.rows*t.vecs)
-	t.open()
+	if t.pairs != nil {
+		t.pairs.open(t)
+	} else {
+		t.open()
+	}
 	t.Copy(t.p, t.kp)
 	t.Copy(t.v, t.kv)
 	t.keys()
@@ -144,7 +167,7 @@ func (t valueTileNEON) open() {
 func (t valueTileNEON) keys() {
 	step, group, end := t.Fresh("step"), t.Fresh("group"), t.Fresh("keys_end")
 	groups := t.vecs > 1 // the narrow strips are rare
-	t.Reload("keys", t.keysLeft)
+	t.Reload(t.keysName(), t.keysLeft)
 	t.CMP(Imm(0), t.keysLeft)
 	t.BLE(end)
 	if groups {
@@ -173,6 +196,10 @@ func (t valueTileNEON) keys() {
 
 // group adds some keys. The vectors of v take turns in their registers, p is loaded a key ahead.
 func (t valueTileNEON) group() {
+	if t.pairs != nil {
+		t.pairs.group(t)
+		return
+	}
 	p := [2][]Vec{t.weights(), t.weights()}
 	v := t.Vecs("v", min(2*t.vecs, 32-len(t.sums)-2*len(p[0])))
 	weights := func(key int) {
@@ -201,6 +228,10 @@ func (t valueTileNEON) group() {
 
 // step adds one key.
 func (t valueTileNEON) step() {
+	if t.pairs != nil {
+		t.pairs.step(t)
+		return
+	}
 	p, v, passed := t.weights(), t.Vecs("v", t.vecs), t.Fresh("passed")
 	if t.masked {
 		t.passHidden(passed)

@@ -109,26 +109,42 @@ type partFamily struct {
 	vectors int  // of a tile's row
 	rows    int  // of the tallest tile
 	narrow  bool // takes whole panels only, and no more rows than one tile has
+	half    bool // its vector is half a panel, in a YMM: two of them cost what a ZMM does
 }
 
 // families are sized so that the sums fit into the registers and keep the fma units busy: those have a latency of 4, and
 // there are two for YMM, one or two for ZMM.
 func (p *partKernel) families() []partFamily {
 	switch {
+	case p.pairs && !p.dots():
+		return p.splitFamilies()
 	case p.fold && p.Wide():
-		return []partFamily{{1, 4, false}}
+		return []partFamily{{vectors: 1, rows: 4}}
 	case p.fold:
-		return []partFamily{{2, 4, false}, {1, 4, false}}
+		return []partFamily{{vectors: 2, rows: 4}, {vectors: 1, rows: 4}}
+	case p.pairs:
+		return []partFamily{{vectors: 4, rows: 3, narrow: true}, {vectors: 2, rows: 8}, {vectors: 1, rows: 8}}
 	case p.Wide():
-		return []partFamily{{4, 3, true}, {2, 8, false}, {1, 8, false}}
+		return []partFamily{{vectors: 4, rows: 3, narrow: true}, {vectors: 2, rows: 8}, {vectors: 1, rows: 8}, {vectors: 1, rows: 8, half: true}}
 	}
-	return []partFamily{{8, 1, true}, {4, 3, true}, {2, 6, false}, {1, 8, false}}
+	return []partFamily{{vectors: 8, rows: 1, narrow: true}, {vectors: 4, rows: 3, narrow: true}, {vectors: 2, rows: 6}, {vectors: 1, rows: 8}}
+}
+
+// least is the columns that a family leaves to the next: those that fill none of its last vectors, or half of one where
+// there is a family for that.
+func (p *partKernel) least(f partFamily) int {
+	n := (f.vectors - 1) * p.Level.Lanes
+	if p.Wide() && !p.fold && !p.pairs && !f.half {
+		n += p.Level.Lanes / 2
+	}
+	return n
 }
 
 // partKernel writes the body of a Part kernel.
 type partKernel struct {
 	*G
 	fold   bool                           // x is scaled for each weight
+	pairs  bool                           // b, and x unless it is scaled, are bf16 in pairs: a step takes two k
 	finish func(t *partTile, masked bool) // writes the sums of a tile to y
 	done   string                         // label
 }
@@ -141,13 +157,13 @@ func (p *partKernel) write() {
 	p.Arg("n", partCols)
 	p.TESTQ(partCols, partCols)
 	p.JLE(operand.LabelRef(p.done))
-	p.stride("ldx", partLDX)
+	p.bytes("ldx", partLDX)
 	p.stride("ldy", partLDY)
 	p.Base("b", partPanel)
 	if p.fold {
 		p.Base("scale", partLDB)
 	} else {
-		p.stride("ldb", partLDB)
+		p.bytes("ldb", partLDB)
 	}
 	families := p.families()
 	labels := make([]string, len(families)+1)
@@ -172,6 +188,16 @@ func (p *partKernel) write() {
 	p.Done()
 }
 
+// bytes loads a stride of x or b.
+func (p *partKernel) bytes(name string, r reg.GPPhysical) {
+	if !p.pairs || p.fold && name == "ldx" {
+		p.stride(name, r)
+		return
+	}
+	p.Arg(name, r)
+	p.ADDQ(r, r)
+}
+
 // group does a family's next columns, or leaves them to another.
 func (p *partKernel) group(f partFamily, other string) {
 	lanes := p.Level.Lanes
@@ -179,7 +205,7 @@ func (p *partKernel) group(f partFamily, other string) {
 		p.CMPQ(partCols, operand.U8(uint8(f.vectors*lanes)))
 		p.JLT(operand.LabelRef(other))
 	} else {
-		p.CMPQ(partCols, operand.U8(uint8((f.vectors-1)*lanes)))
+		p.CMPQ(partCols, operand.U8(uint8(p.least(f))))
 		p.JLE(operand.LabelRef(other))
 	}
 	if p.Wide() {
@@ -194,7 +220,7 @@ func (p *partKernel) group(f partFamily, other string) {
 	if p.fold {
 		p.stride("lds", partTmp)
 		p.ADDQ(partTmp, partLDB)
-		p.stride("ldb", partTmp)
+		p.bytes("ldb", partTmp)
 		p.ADDQ(partTmp, partPanel)
 		return
 	}
@@ -246,7 +272,7 @@ func (p *partKernel) rows(f partFamily) {
 	}
 	for r := f.rows; r > 0; r-- {
 		p.Label(labels[r])
-		t := &partTile{partKernel: p, rows: r, vectors: f.vectors, tallest: f.rows}
+		t := &partTile{partKernel: p, rows: r, vectors: f.vectors, tallest: f.rows, half: f.half}
 		t.write(!f.narrow)
 		p.SUBQ(operand.U8(uint8(r)), partRows)
 		p.JZ(operand.LabelRef(done))
@@ -259,6 +285,15 @@ func (p *partKernel) rows(f partFamily) {
 type partTile struct {
 	*partKernel
 	rows, vectors, tallest int
+	half                   bool
+}
+
+// V is a vector register, half of one where that is enough.
+func (t *partTile) V(i int) reg.VecPhysical {
+	if t.half {
+		return Y(i)
+	}
+	return t.partKernel.V(i)
 }
 
 // sum is the register of a sum; free are those after the sums, counted from 0.
@@ -331,6 +366,9 @@ func (t *partTile) begin() {
 		}
 	}
 	t.MOVQ(partPanel, partB)
+	if t.pairs {
+		t.pairConstants()
+	}
 	switch {
 	case t.fold:
 		t.MOVQ(partLDB, partWalk)
@@ -345,7 +383,7 @@ func (t *partTile) begin() {
 // prefetches tells whether the tile asks for the next panel: with AVX2 the tallest does, as the L2 cache of such machines
 // may not hold all panels of a call.
 func (t *partTile) prefetches() bool {
-	return !t.fold && !t.Wide() && t.vectors == 2 && t.rows == t.tallest
+	return !t.fold && !t.pairs && !t.Wide() && t.vectors == 2 && t.rows == t.tallest
 }
 
 // aim makes partTmp the way from a panel to what the tile asks for: in the last of the tallest tiles that is the next
@@ -364,6 +402,10 @@ func (t *partTile) aim() {
 // loop runs through k.
 func (t *partTile) loop() {
 	t.Arg("k", partK)
+	if t.pairs {
+		t.pairLoop()
+		return
+	}
 	t.unrolled(partK, 4, t.steps)
 }
 
@@ -374,6 +416,10 @@ func (t *partTile) steps(n int) {
 			t.PREFETCHT0(AtX(partB, partTmp, 1, 64*step))
 		}
 		switch {
+		case t.pairs && t.fold:
+			t.foldPair(step, false)
+		case t.pairs && !t.dots():
+			t.splitPair(step, false)
 		case t.fold:
 			t.foldStep(step)
 		case t.rows < t.vectors:
@@ -382,12 +428,16 @@ func (t *partTile) steps(n int) {
 			t.tallStep(step)
 		}
 	}
+	x, walk := 4*n, 64*n
+	if t.pairs && t.fold {
+		x, walk = 2*x, 2*walk
+	}
 	for i := 0; 3*i < t.rows; i++ {
-		t.ADDQ(operand.U8(uint8(4*n)), partX[i])
+		t.ADDQ(operand.U8(uint8(x)), partX[i])
 	}
 	t.ADDQ(operand.U32(uint32(64*n)), partB)
 	if t.fold || t.vectors*t.Level.Lanes > 32 {
-		t.ADDQ(operand.U32(uint32(64*n)), partWalk)
+		t.ADDQ(operand.U32(uint32(walk)), partWalk)
 	}
 }
 
@@ -400,15 +450,32 @@ func (t *partTile) tallStep(step int) {
 	for r := range t.rows {
 		if t.Wide() && (t.vectors == 1 || r >= 5) {
 			for v := range t.vectors {
-				t.VFMADD231PS_BCST(t.x(r, step), t.free(v), t.sum(r, v))
+				t.multiplySpread(t.x(r, step), t.free(v), t.sum(r, v))
 			}
 			continue
 		}
 		x := t.spare(t.vectors, step*t.rows+r)
 		t.VBROADCASTSS(t.x(r, step), x)
 		for v := range t.vectors {
-			t.VFMADD231PS(t.free(v), x, t.sum(r, v))
+			t.multiply(t.free(v), x, t.sum(r, v))
 		}
+	}
+}
+
+// multiply adds the products of a vector of b, or of pairs of it, and x to a sum; multiplySpread takes x from memory.
+func (t *partTile) multiply(b operand.Op, x, sum reg.VecPhysical) {
+	if t.pairs {
+		t.VDPBF16PS(b, x, sum)
+	} else {
+		t.VFMADD231PS(b, x, sum)
+	}
+}
+
+func (t *partTile) multiplySpread(x operand.Mem, b, sum reg.VecPhysical) {
+	if t.pairs {
+		t.VDPBF16PS_BCST(x, b, sum)
+	} else {
+		t.VFMADD231PS_BCST(x, b, sum)
 	}
 }
 
@@ -418,14 +485,14 @@ func (t *partTile) wideStep(step int) {
 		t.VBROADCASTSS(t.x(r, step), t.free(r))
 	}
 	for v := range t.vectors {
-		if t.rows == 1 {
+		if t.rows == 1 && !t.pairs {
 			t.VFMADD231PS(t.b(v, step), t.free(0), t.sum(0, v))
 			continue
 		}
 		b := t.spare(t.rows, step*t.vectors+v)
 		t.VMOVUPS(t.b(v, step), b)
 		for r := range t.rows {
-			t.VFMADD231PS(b, t.free(r), t.sum(r, v))
+			t.multiply(b, t.free(r), t.sum(r, v))
 		}
 	}
 }

@@ -16,6 +16,7 @@ type softmax struct {
 	lanes                                          reg.Register    // the rows of a tail
 	consts                                         expConsts
 	negInf, masked                                 operand.Op
+	pairs                                          bool // see softmaxTilePairs
 }
 
 // softmaxTile runs down the keys of a vector of rows twice: for the scores, which it leaves in the tile, and their
@@ -27,8 +28,11 @@ type softmax struct {
 //	reads      s in whole vectors, masked for the rows of a tail; alpha, between the passes, for what was written there
 //	order      groups from the front; in each, keys from the front
 //	limits     none: 64 keys are ref's
-func softmaxTile(g *G) {
-	w := newSoftmax(g)
+func softmaxTile(g *G) { newSoftmax(g).write() }
+
+// write writes the body.
+func (w *softmax) write() {
+	g := w.G
 	g.Base("s", w.column)
 	g.stride("lds", w.stride)
 	g.LEAQ(AtX(w.stride, w.stride, 2, 0), w.stride3)
@@ -314,22 +318,15 @@ func (w *softmax) scoresK(tail bool) {
 // probabilities is the second pass: exp of the scores less the maximum. Masked scores are -Inf: they add 0 to the sum,
 // or a NaN where it is one already or goes unused, and only their places need care.
 func (w *softmax) probabilities(domain expDomain, masked, tail bool) {
-	c, exps := w.consts, w.exps
+	if w.pairs {
+		w.pairedProbabilities(domain, masked, tail)
+		return
+	}
+	exps := w.exps
 	if tail && !w.Wide() {
 		exps = exps[:1]
 	}
-	if !w.Wide() { // the free register for what saves most
-		switch {
-		case masked:
-			w.VMOVUPS(w.negInf, w.factor)
-		case domain == expNormal:
-			w.Splat(expMagicNormal, w.factor)
-			c.magic = w.factor
-		default:
-			w.Splat(expLog2E, w.factor)
-			c.log2e = w.factor
-		}
-	}
+	c := w.spend(domain, masked)
 	w.Zero(w.sum)
 	w.walk(len(exps), func(side int) {
 		es := exps[:side]
@@ -351,6 +348,23 @@ func (w *softmax) probabilities(domain expDomain, masked, tail bool) {
 		}
 	})
 	w.finish(masked, tail)
+}
+
+// spend gives the one register that AVX2 has free in the second pass to what saves most, and returns the constants.
+func (w *softmax) spend(domain expDomain, masked bool) expConsts {
+	c := w.consts
+	switch {
+	case w.Wide():
+	case masked:
+		w.VMOVUPS(w.negInf, w.factor)
+	case domain == expNormal:
+		w.Splat(expMagicNormal, w.factor)
+		c.magic = w.factor
+	default:
+		w.Splat(expLog2E, w.factor)
+		c.log2e = w.factor
+	}
+	return c
 }
 
 // mask puts -0 into e.y where the score, which is still in its place, is -Inf.
@@ -379,12 +393,21 @@ func (w *softmax) finish(masked, tail bool) {
 	w.VFMADD213PS(w.sum, alpha, l)
 	switch {
 	case masked && w.Wide():
-		w.VBLENDMPS(alpha, w.consts.one, reg.K7, alpha)
+		none := w.consts.one
+		if w.pairs {
+			w.Splat(minusOneBits, e.t)
+			none = e.t
+		}
+		w.VBLENDMPS(alpha, none, reg.K7, alpha)
 		w.VBLENDMPS(l, l0, reg.K7, l)
 	case masked:
 		w.load(tail, w.of("alpha"), seen)
 		w.VBLENDVPS(seen, l, l0, l)
-		w.VMOVUPS(w.full(oneBits), l0)
+		if w.pairs {
+			w.VMOVUPS(w.full(minusOneBits), l0)
+		} else {
+			w.VMOVUPS(w.full(oneBits), l0)
+		}
 		w.VBLENDVPS(seen, alpha, l0, alpha)
 	}
 	w.store(tail, alpha, w.of("alpha"))

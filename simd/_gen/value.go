@@ -15,7 +15,7 @@ import (
 //	reads      each strip of v once for each row block: a strip stays in L1; o once; p once for each strip
 //	order      strips of columns, in them blocks of rows, in them keys; an output stays in a register for all keys
 //	limits     none
-func valueTile(g *G) { valueBody(g, false) }
+func valueTile(g *G) { valueBody(g, valueShape{}) }
 
 // valueTileMasked skips the keys whose p is -0. Groups of keys without a sign bit in the p of a row block, which are
 // most, run as in valueTile; groups and keys that are hidden from the whole block are passed over; what is left goes
@@ -26,7 +26,26 @@ func valueTile(g *G) { valueBody(g, false) }
 //	reads      as valueTile, and each p once more for each strip, as an integer
 //	order      as valueTile
 //	limits     none
-func valueTileMasked(g *G) { valueBody(g, true) }
+func valueTileMasked(g *G) { valueBody(g, valueShape{keys: someKeys}) }
+
+// valueTileCausal goes through the keys that all rows of a block see as valueTile does, and then down the staircase: key
+// by key, for one row less each.
+//
+//	computes   valueTile without the terms of the keys from seen+j on
+//	registers  as valueTile
+//	reads      as valueTile, but no p of a key that a row does not see
+//	order      as valueTile
+//	limits     seen >= 0
+func valueTileCausal(g *G) { valueBody(g, valueShape{keys: causalKeys}) }
+
+// valueKeys says which keys a row sees.
+type valueKeys int
+
+const (
+	everyKey   valueKeys = iota
+	someKeys             // those whose p is not -0
+	causalKeys           // row j those below seen+j
+)
 
 // The registers of both, see above.
 var (
@@ -46,25 +65,34 @@ const keyGroup = 4
 // the first of four others.
 type valueShape struct {
 	*G
-	masked      bool // skips hidden keys
+	keys        valueKeys
+	paired      bool // p and v are bf16 values in pairs of keys, which count as keys here
 	rows, width int
 	tail        bool // the vector is the last, which is not full
 	temp        int
 }
 
 // valueBody cuts the columns into strips, the widest first. One to three rows have too few accumulators in a strip of
-// two vectors to keep the fma units busy, so they have wider ones.
-func valueBody(g *G, masked bool) {
-	tallest, temp := 6, 12
-	wide := []valueShape{{rows: 1, width: 8}, {rows: 2, width: 4}, {rows: 3, width: 4}}
-	if g.Wide() {
-		tallest, temp = 8, 28
+// two vectors to keep the fma units busy, so they have wider ones. of says what the body does.
+func valueBody(g *G, of valueShape) {
+	of.G = g
+	tallest, wide := 6, []valueShape{{rows: 1, width: 8}, {rows: 2, width: 4}, {rows: 3, width: 4}}
+	of.temp = 12
+	switch {
+	case of.splits() && g.Wide():
+		tallest, of.temp = 8, 20
+		wide = []valueShape{{rows: 1, width: 4}, {rows: 2, width: 4}}
+	case of.splits():
+		tallest, of.temp = 4, 8
+		wide = []valueShape{{rows: 1, width: 4}, {rows: 2, width: 4}}
+	case g.Wide():
+		tallest, of.temp = 8, 28
 		wide = []valueShape{{rows: 1, width: 4}, {rows: 2, width: 4}}
 	}
 	g.Base("v", valueV)
-	g.stride("ldp", strideP)
+	of.inputStride("ldp", strideP)
 	g.LEAQ(AtX(strideP, strideP, 2, 0), strideP3)
-	g.stride("ldv", strideV)
+	of.inputStride("ldv", strideV)
 	g.LEAQ(AtX(strideV, strideV, 2, 0), strideV3)
 	g.stride("ldo", strideO)
 	done := g.Fresh("done")
@@ -75,13 +103,13 @@ func valueBody(g *G, masked bool) {
 		other := g.Fresh("other")
 		g.CMPQ(rowsLeft, operand.U8(t.rows))
 		g.JNE(operand.LabelRef(other))
-		t.G, t.masked, t.temp = g, masked, temp
-		t.strips(t.rows)
+		of.rows, of.width = t.rows, t.width
+		of.strips(t.rows)
 		g.Label(other)
 	}
 	for _, t := range []valueShape{{width: 2}, {width: 1}, {width: 1, tail: true}} {
-		t.G, t.masked, t.temp = g, masked, temp
-		t.strips(tallest)
+		of.rows, of.width, of.tail = 0, t.width, t.tail
+		of.strips(tallest)
 	}
 	g.Label(done)
 	g.Done()
@@ -168,11 +196,14 @@ func (t valueShape) block() {
 	t.prefetch()
 	t.MOVQ(valueP, keyP)
 	t.MOVQ(valueV, keyV)
-	if t.masked {
-		t.MOVQ(operand.U64(hiddenBits<<32|hiddenBits), valueScratch2)
+	if t.keys == someKeys {
+		t.MOVQ(operand.U64(t.hidden()<<32|t.hidden()), valueScratch2)
 	}
 	step, group, some, end := t.Fresh("step"), t.Fresh("group"), t.Fresh("some"), t.Fresh("keys_end")
-	t.Arg("keys", keysLeft)
+	t.Arg(t.keysName(), keysLeft)
+	if t.keys == causalKeys {
+		t.seenByAll()
+	}
 	t.TESTQ(keysLeft, keysLeft)
 	t.JLE(operand.LabelRef(end))
 	if t.tail { // rare: no groups
@@ -191,14 +222,14 @@ func (t valueShape) block() {
 		t.TESTQ(keysLeft, keysLeft)
 		t.JZ(operand.LabelRef(end))
 		t.Label(group)
-		if t.masked {
+		if t.keys == someKeys {
 			t.signs(some)
 		}
 		for key := range keyGroup {
 			t.key(key)
 		}
 		t.pass(group)
-		if t.masked {
+		if t.keys == someKeys {
 			t.JMP(operand.LabelRef(end))
 			t.Label(some)
 			t.hiddenGroup(step)
@@ -206,8 +237,71 @@ func (t valueShape) block() {
 		}
 	}
 	t.Label(end)
+	switch {
+	case t.keys != causalKeys:
+	case t.paired:
+		t.pairStaircase()
+	default:
+		t.staircase()
+	}
 	t.toRows()
 	t.close()
+}
+
+// seenByAll lowers keysLeft to the keys that the first row of the block sees, and so all do, or to the pairs of them.
+func (t valueShape) seenByAll() {
+	few := t.Fresh("few")
+	t.seen()
+	if t.paired {
+		t.SHRQ(operand.U8(1), valueScratch)
+	}
+	t.CMPQ(keysLeft, valueScratch)
+	t.JLE(operand.LabelRef(few))
+	t.MOVQ(valueScratch, keysLeft)
+	t.Label(few)
+}
+
+// seen makes valueScratch the number of keys that the first row of the block sees, however many there are.
+func (t valueShape) seen() {
+	t.Arg("n", valueScratch)
+	t.SUBQ(rowsLeft, valueScratch)
+	t.ADDQ(t.ArgAt("seen"), valueScratch)
+}
+
+// staircase takes the keys behind those, each for the rows that see it.
+func (t valueShape) staircase() {
+	if t.rows < 2 {
+		return
+	}
+	end := t.Fresh("stairs_end")
+	t.seen()
+	t.NEGQ(valueScratch)
+	t.ADDQ(t.ArgAt("keys"), valueScratch)
+	for row := 1; row < t.rows; row++ {
+		t.CMPQ(valueScratch, operand.U8(uint8(row)))
+		t.JLT(operand.LabelRef(end))
+		t.keyFrom(row)
+		t.ADDQ(strideP, keyP)
+		t.ADDQ(strideV, keyV)
+	}
+	t.Label(end)
+}
+
+// keyFrom adds the current key to the rows from one on.
+func (t valueShape) keyFrom(row int) {
+	for w := range t.width {
+		v := t.other(w % 2)
+		t.load(t.vOf(0, w), v)
+		for r := row; r < t.rows; r++ {
+			if t.Wide() {
+				t.VFMADD231PS_BCST(t.pOf(0, r), v, t.acc(r, w))
+				continue
+			}
+			p := t.other(2 + r%2)
+			t.VBROADCASTSS(t.pOf(0, r), p)
+			t.VFMADD231PS(v, p, t.acc(r, w))
+		}
+	}
 }
 
 // pass moves behind a group, and on to the next if there is one.
@@ -261,6 +355,10 @@ func (t valueShape) open() {
 	t.SUBQ(valueP, offset)
 	t.SUBQ(offset, alpha)
 	for r := range t.rows {
+		if t.paired {
+			t.scaleSums(r, At(alpha, 4*r))
+			continue
+		}
 		t.VBROADCASTSS(At(alpha, 4*r), t.other(0))
 		for w := range t.width {
 			from := operand.Op(t.vector(t.row(r), w))
@@ -338,6 +436,10 @@ func (t valueShape) vOf(i, w int) operand.Mem {
 
 // key adds key i of the group to all rows.
 func (t valueShape) key(i int) {
+	if t.splits() {
+		t.splitKey(i)
+		return
+	}
 	if t.width > 2 {
 		t.keyOfFewRows(i)
 		return
@@ -359,9 +461,9 @@ func (t valueShape) key(i int) {
 		}
 		for w := range t.width {
 			if embedded {
-				t.VFMADD231PS_BCST(t.pOf(i, r), t.other(w), t.acc(r, w))
+				t.multiplySpread(t.pOf(i, r), t.other(w), t.acc(r, w))
 			} else {
-				t.VFMADD231PS(t.other(w), p, t.acc(r, w))
+				t.multiply(t.other(w), p, t.acc(r, w))
 			}
 		}
 	}
@@ -374,20 +476,38 @@ func (t valueShape) keyOfFewRows(i int) {
 	}
 	for w := range t.width {
 		v := operand.Op(t.vOf(i, w))
-		if t.rows > 1 {
+		if t.rows > 1 || t.paired {
 			t.VMOVUPS(v, t.other(3))
 			v = t.other(3)
 		}
 		for r := range t.rows {
-			t.VFMADD231PS(v, t.other(r), t.acc(r, w))
+			t.multiply(v, t.other(r), t.acc(r, w))
 		}
+	}
+}
+
+// multiply adds the products of a vector of v, or of pairs of it, and p to an accumulator; multiplySpread takes p from
+// memory.
+func (t valueShape) multiply(v operand.Op, p, acc reg.VecPhysical) {
+	if t.paired {
+		t.VDPBF16PS(v, p, acc)
+	} else {
+		t.VFMADD231PS(v, p, acc)
+	}
+}
+
+func (t valueShape) multiplySpread(p operand.Mem, v, acc reg.VecPhysical) {
+	if t.paired {
+		t.VDPBF16PS_BCST(p, v, acc)
+	} else {
+		t.VFMADD231PS_BCST(p, v, acc)
 	}
 }
 
 // step takes one key and moves on.
 func (t valueShape) step() {
 	passed := t.Fresh("passed")
-	if t.masked {
+	if t.keys == someKeys {
 		t.hiddenStep(passed)
 	} else {
 		t.key(0)
@@ -415,19 +535,23 @@ func (t valueShape) hiddenGroup(step string) {
 		return
 	}
 	most, half := X(t.temp), X(t.temp+1)
+	larger := t.VPMAXSD
+	if t.paired {
+		larger = t.VPMAXSW
+	}
 	for key := range keyGroup {
 		first := t.pOf(key, 0)
 		if key == 0 {
 			t.VMOVUPS(first, most)
 		} else {
-			t.VPMAXSD(first, most, most)
+			larger(first, most, most)
 		}
 		if t.rows > 4 {
-			t.VPMAXSD(t.pOf(key, t.rows-4), most, most)
+			larger(t.pOf(key, t.rows-4), most, most)
 		}
 	}
 	t.VPSHUFD(operand.U8(0x4E), most, half)
-	t.VPMAXSD(half, most, most)
+	larger(half, most, most)
 	t.VMOVQ(most, valueScratch)
 	t.CMPQ(valueScratch, valueScratch2)
 	t.JNE(operand.LabelRef(step))
@@ -462,7 +586,11 @@ func (t valueShape) hiddenStep(passed string) {
 	if t.rows == 1 {
 		t.CMPL(t.pOf(0, 0), valueScratch2.As32())
 		t.JEQ(operand.LabelRef(passed))
-		t.key(0)
+		if t.paired { // of which one half may be hidden
+			t.pairOfSomeRows()
+		} else {
+			t.key(0)
+		}
 		return
 	}
 	some := t.Fresh("some")
@@ -482,6 +610,10 @@ func (t valueShape) hiddenStep(passed string) {
 // keyOfSomeRows is key for the rows whose p is not hidden. AVX-512 masks the fma. AVX2 makes v +0 for the others: -0 *
 // +0 is -0, and adding that changes nothing, not even a -0.
 func (t valueShape) keyOfSomeRows() {
+	if t.paired {
+		t.pairOfSomeRows()
+		return
+	}
 	p, minus, match, seen := t.other(0), t.other(1), t.other(2), t.other(3)
 	t.Splat(hiddenBits, minus)
 	values := func(w int) operand.Op { return t.vOf(0, w) }

@@ -139,6 +139,18 @@ func ValueTileMasked(o []float32, ldo int, p []float32, ldp int, v []float32, ld
 	}
 }
 
+// ValueTileCausal is ValueTileMasked for the p of a causal mask: row j sees the keys below seen+j, and p is -0 at the
+// others and only there. seen is at least 0.
+func ValueTileCausal(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols, seen int) {
+	for j := range n {
+		row := o[min(j*ldo, len(o)):]
+		if alpha != nil {
+			scale(span(row, 0, cols), alpha[j])
+		}
+		ValueTile(row, ldo, p[min(j, len(p)):], ldp, v, ldv, nil, min(keys, seen+j), 1, cols)
+	}
+}
+
 // scale multiplies a row by alpha, rounded.
 func scale(row []float32, alpha float32) {
 	if alpha == 1 {
@@ -218,7 +230,7 @@ func FoldRows(O []float32, ldO int, M, L []float32, o []float32, ldo int, m, l [
 // The sink enters neither lse nor maxlogit: -Inf is none, +Inf leaves the zero of O/+Inf. A row that saw nothing
 // (M is -Inf) gives output 0, lse +Inf and maxlogit -Inf, whatever its sink; one whose L is NaN gives NaN for all
 // three. sink, lse and maxlogit may be nil.
-func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols int) {
+func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, _ int) {
 	for j := range n {
 		den, sum, top := L[j], posInf, M[j]+0
 		to, from := span(out, j*ldout, cols), span(O, j*ldO, cols)

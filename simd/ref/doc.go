@@ -28,6 +28,17 @@
 //	o            row by row, cols values each
 //	v            key by key, cols values each
 //
+// The second arithmetic multiplies bf16 values in pairs: two consecutive terms, or keys, side by side, the first one in
+// front (PackPairs, InterleaveBF16). A pair step adds the product of the second before that of the first, each by fma:
+//
+//	             lane 0             lane 1                  lane 15
+//	panel 0      w[0][0] w[0][1]    w[1][0] w[1][1]   ...   w[15][0] w[15][1]        k = 0 and 1
+//	             ...
+//	p            row 0              row 1
+//	             key 0   key 1      key 0   key 1     ...                            ldp values to keys 2 and 3
+//	v            column 0           column 1
+//	             key 0   key 1      key 0   key 1     ...                            ldv values to keys 2 and 3
+//
 // Lengths are the caller's duty: an array must reach its last element, and need not reach further. Strides are in
 // elements. A count may be 0, unless a kernel says more: nothing of what it counts is read or written then, whatever the
 // stride, and a sum of no terms is +0. Outputs may not overlap inputs unless a kernel says so.

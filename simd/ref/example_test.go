@@ -33,7 +33,7 @@ func Example() {
 	ref.ValueTileMasked(o, cols, s, rows, cache, width, alpha, keys, rows, cols)
 
 	out, lse := make([]float32, rows*cols), make([]float32, rows)
-	ref.FinishRows(out, cols, o, cols, m, l, nil, lse, nil, rows, cols)
+	ref.FinishRows(out, cols, o, cols, m, l, nil, lse, nil, rows, cols, 0)
 	fmt.Println(out[:cols], lse[0])
 	fmt.Println(out[cols:], lse[1])
 	// Output:

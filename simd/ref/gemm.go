@@ -36,14 +36,15 @@ func Lift(dst []float32, ldd int, x []float32, ldx int, m, k int, by float32) bo
 //	y[i*ldy+j] = total
 //
 // for i < m and j < n. The products are those of the activations and the weights themselves, to the bit; only the
-// reading of a code is cheaper. k and step are multiples of 4, k at least 4; no code may be NaN.
-func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int) {
+// reading of a code is cheaper. k and step are multiples of 4, k at least 4; no code may be NaN. The last parameter,
+// bypass, is a hint to bodies that store past the caches.
+func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, _ int) {
 	gemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, 0x1p-120)
 }
 
 // GemmE4M3Half is GemmE4M3 for activations lifted by 2^8 and weights that count as their values times 2^-8: a code is
 // then the upper half of a binary16, and none is a subnormal f32.
-func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int) {
+func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, _ int) {
 	gemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, 0x1p-8)
 }
 
@@ -73,6 +74,17 @@ func gemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int,
 			}
 			k0 = k1
 		}
+	}
+}
+
+// CopyRows copies rows:
+//
+//	dst[i*ldd+j] = src[i*lds+j]     i < rows, j < cols
+//
+// bypass is a hint to bodies that store past the caches.
+func CopyRows(dst []float32, ldd int, src []float32, lds int, rows, cols, bypass int) {
+	for i := range rows {
+		copy(span(dst, i*ldd, cols), span(src, i*lds, cols))
 	}
 }
 

@@ -302,6 +302,32 @@ func TestValueTile(t *testing.T) {
 	})
 }
 
+// The naive sum takes keys by their p, the kernel by their number.
+func TestValueTileCausal(t *testing.T) {
+	trials(t, func(t *testing.T, r *rand.Rand, class kerneltest.Class) {
+		for range max(3, samples(40)) {
+			n, keys, cols := pick(r, 0, 1, 2, 5), pick(r, 0, 1, 9, 64), pick(r, 0, 1, 5, 8, 13)
+			seen := r.IntN(keys + 3)
+			ldo, ldp, ldv := cols+r.IntN(3), n+r.IntN(3), cols+r.IntN(9)
+			p, alpha := make([]float32, extent(keys, ldp, n)), class.Make(r, n)
+			v := class.Make(r, extent(keys, ldv, cols))
+			for key := range keys {
+				for j := range n {
+					if p[key*ldp+j] = r.Float32(); key >= seen+j {
+						p[key*ldp+j] = negZero
+					}
+				}
+			}
+			compare(t, fmt.Sprintf("n=%d keys=%d cols=%d seen=%d", n, keys, cols, seen),
+				buffers{p, v, alpha}, buffers{class.Make(r, extent(n, ldo, cols))},
+				func(in, out buffers) { naiveValues(out[0], ldo, in[0], ldp, in[1], ldv, in[2], keys, n, cols) },
+				func(in, out buffers) {
+					ref.ValueTileCausal(out[0], ldo, in[0], ldp, in[1], ldv, in[2], keys, n, cols, seen)
+				})
+		}
+	})
+}
+
 func TestFoldRows(t *testing.T) {
 	trials(t, func(t *testing.T, r *rand.Rand, class kerneltest.Class) {
 		for range max(4, samples(100)) {
@@ -340,11 +366,11 @@ func TestFinishRows(t *testing.T) {
 		{"maximum -0", negZero, 1, nil, []float32{3, -6, 0}, 0, 0},
 	} {
 		out, lse, top := []float32{7, 7, 7}, []float32{7}, []float32{7}
-		ref.FinishRows(out, 3, O, 3, []float32{c.M}, []float32{c.L}, c.sink, lse, top, 1, 3)
+		ref.FinishRows(out, 3, O, 3, []float32{c.M}, []float32{c.L}, c.sink, lse, top, 1, 3, 0)
 		kerneltest.Equal(t, c.out, out, "%s: output", c.name)
 		kerneltest.Equal(t, []float32{c.lse, c.top}, []float32{lse[0], top[0]}, "%s: lse, max logit", c.name)
 		again := []float32{7, 7, 7}
-		ref.FinishRows(again, 3, O, 3, []float32{c.M}, []float32{c.L}, c.sink, nil, nil, 1, 3)
+		ref.FinishRows(again, 3, O, 3, []float32{c.M}, []float32{c.L}, c.sink, nil, nil, 1, 3, 0)
 		kerneltest.Equal(t, out, again, "%s: output alone", c.name)
 	}
 	trials(t, func(t *testing.T, r *rand.Rand, class kerneltest.Class) {
@@ -366,7 +392,7 @@ func TestFinishRows(t *testing.T) {
 				}
 			},
 			func(in, out buffers) {
-				ref.FinishRows(out[0], cols+2, in[0], cols+1, in[1], in[2], in[3], out[1], nil, n, cols)
+				ref.FinishRows(out[0], cols+2, in[0], cols+1, in[1], in[2], in[3], out[1], nil, n, cols, 0)
 			})
 	})
 }
@@ -489,7 +515,7 @@ func TestKernelsDoNotAllocate(t *testing.T) {
 		ref.SoftmaxTile(y, n, n, n, hi, hi, 1, row, row, row)
 		ref.ValueTileMasked(x, k, y, n, x, k, row, n, n, k)
 		ref.FoldRows(x, k, row, row, x, k, row, row, n, k)
-		ref.FinishRows(x, k, x, k, row, row, nil, row, row, n, k)
+		ref.FinishRows(x, k, x, k, row, row, nil, row, row, n, k, 0)
 		ref.MergeRows(x, row, x, row, 1, n, k)
 		ref.RMSNorm(row, row, row, 1)
 	}))

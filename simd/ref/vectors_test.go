@@ -183,7 +183,7 @@ func (a *attention) add(q, cache []float32, width int, visible []int32, scale fl
 // finish is the output and the lse.
 func (a *attention) finish(sink []float32) (out, lse []float32) {
 	out, lse = make([]float32, a.rows*a.cols), make([]float32, a.rows)
-	ref.FinishRows(out, a.cols, a.O, a.cols, a.M, a.L, sink, lse, nil, a.rows, a.cols)
+	ref.FinishRows(out, a.cols, a.O, a.cols, a.M, a.L, sink, lse, nil, a.rows, a.cols, 0)
 	return out, lse
 }
 

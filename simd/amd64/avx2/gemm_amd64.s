@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int)
+// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int, bypass int)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·GemmE4M3(SB), NOSPLIT, $0-160
+TEXT ·GemmE4M3(SB), NOSPLIT, $0-168
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
@@ -63,15 +63,19 @@ panel_9:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
 piece_11:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_13
-	MOVQ R13, R14
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_13
+	MOVQ  R13, R14
 
 below_13:
 	MOVQ k+144(FP), CX
@@ -80,23 +84,31 @@ below_13:
 	MOVQ CX, R14
 
 below_14:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VPXOR        Y9, Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VPXOR        Y11, Y11, Y11
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_15
+
+inside_15:
 	TESTQ        AX, AX
-	JNZ          loop_15
+	JNZ          loop_16
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -199,14 +211,15 @@ below_14:
 	VBROADCASTSS 12(R9)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_16
+	JZ           end_17
 
-loop_15:
+loop_16:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -303,25 +316,26 @@ loop_15:
 	VBROADCASTSS 12(R9)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_15
+	JNZ          loop_16
 
-end_16:
+end_17:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_17
+	JZ    first_18
 	CMPQ  R15, $0x00000010
-	JGE   whole_19
+	JGE   whole_20
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_21
+	JLE   below_22
 	MOVQ  R15, CX
 
-below_21:
+below_22:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -378,9 +392,9 @@ below_21:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y11
 	VMASKMOVPS  Y11, Y13, 32(R14)
-	JMP         end_20
+	JMP         end_21
 
-whole_19:
+whole_20:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -416,18 +430,18 @@ whole_19:
 	VFMADD213PS 32(R14), Y13, Y11
 	VMOVUPS     Y11, 32(R14)
 
-end_20:
-	JMP end_18
+end_21:
+	JMP end_19
 
-first_17:
+first_18:
 	CMPQ R15, $0x00000010
-	JGE  whole_22
+	JGE  whole_23
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_24
+	JLE  below_25
 	MOVQ R15, CX
 
-below_24:
+below_25:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -473,9 +487,9 @@ below_24:
 	VMASKMOVPS  Y10, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y11
 	VMASKMOVPS  Y11, Y13, 32(R14)
-	JMP         end_23
+	JMP         end_24
 
-whole_22:
+whole_23:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -512,13 +526,16 @@ whole_22:
 	VFMADD213PS Y14, Y13, Y11
 	VMOVUPS     Y11, 32(R14)
 
-end_23:
-end_18:
-	CMPQ AX, R13
-	JNE  same_12
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_24:
+end_19:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_12
+	ADDQ  $0x00000040, BX
 
 same_12:
 	MOVQ k+144(FP), R14
@@ -565,9 +582,9 @@ rows5_4:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-panel_25:
+panel_26:
 	TESTQ      R15, R15
-	JLE        end_26
+	JLE        end_27
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -582,38 +599,50 @@ panel_25:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_27:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_29
-	MOVQ R13, R14
-
-below_29:
-	MOVQ k+144(FP), CX
-	CMPQ R14, CX
-	JLE  below_30
-	MOVQ CX, R14
+piece_28:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_30
+	MOVQ  R13, R14
 
 below_30:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	MOVQ k+144(FP), CX
+	CMPQ R14, CX
+	JLE  below_31
+	MOVQ CX, R14
+
+below_31:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_32
+
+inside_32:
 	TESTQ        AX, AX
-	JNZ          loop_31
+	JNZ          loop_33
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -704,14 +733,15 @@ below_30:
 	VBROADCASTSS 12(R9)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_32
+	JZ           end_34
 
-loop_31:
+loop_33:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -796,25 +826,26 @@ loop_31:
 	VBROADCASTSS 12(R9)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_31
+	JNZ          loop_33
 
-end_32:
+end_34:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_33
+	JZ    first_35
 	CMPQ  R15, $0x00000010
-	JGE   whole_35
+	JGE   whole_37
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_37
+	JLE   below_39
 	MOVQ  R15, CX
 
-below_37:
+below_39:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -864,9 +895,9 @@ below_37:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y9
 	VMASKMOVPS  Y9, Y13, 32(R14)
-	JMP         end_36
+	JMP         end_38
 
-whole_35:
+whole_37:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -897,18 +928,18 @@ whole_35:
 	VFMADD213PS 32(R14), Y13, Y9
 	VMOVUPS     Y9, 32(R14)
 
-end_36:
-	JMP end_34
+end_38:
+	JMP end_36
 
-first_33:
+first_35:
 	CMPQ R15, $0x00000010
-	JGE  whole_38
+	JGE  whole_40
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_40
+	JLE  below_42
 	MOVQ R15, CX
 
-below_40:
+below_42:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -949,9 +980,9 @@ below_40:
 	VMASKMOVPS  Y8, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y9
 	VMASKMOVPS  Y9, Y13, 32(R14)
-	JMP         end_39
+	JMP         end_41
 
-whole_38:
+whole_40:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -983,18 +1014,21 @@ whole_38:
 	VFMADD213PS Y14, Y13, Y9
 	VMOVUPS     Y9, 32(R14)
 
-end_39:
-end_34:
-	CMPQ AX, R13
-	JNE  same_28
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_41:
+end_36:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_29
+	ADDQ  $0x00000040, BX
 
-same_28:
+same_29:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_27
+	JLT  piece_28
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1006,9 +1040,9 @@ same_28:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_25
+	JMP  panel_26
 
-end_26:
+end_27:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000014, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -1036,9 +1070,9 @@ rows4_5:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-panel_41:
+panel_43:
 	TESTQ      R15, R15
-	JLE        end_42
+	JLE        end_44
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -1051,36 +1085,48 @@ panel_41:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_43:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_45
-	MOVQ R13, R14
+piece_45:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_47
+	MOVQ  R13, R14
 
-below_45:
+below_47:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_46
+	JLE  below_48
 	MOVQ CX, R14
 
-below_46:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+below_48:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_49
+
+inside_49:
 	TESTQ        AX, AX
-	JNZ          loop_47
+	JNZ          loop_50
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -1159,14 +1205,15 @@ below_46:
 	VBROADCASTSS 12(R9), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_48
+	JZ           end_51
 
-loop_47:
+loop_50:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -1239,25 +1286,26 @@ loop_47:
 	VBROADCASTSS 12(R9), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_47
+	JNZ          loop_50
 
-end_48:
+end_51:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_49
+	JZ    first_52
 	CMPQ  R15, $0x00000010
-	JGE   whole_51
+	JGE   whole_54
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_53
+	JLE   below_56
 	MOVQ  R15, CX
 
-below_53:
+below_56:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -1300,9 +1348,9 @@ below_53:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y7
 	VMASKMOVPS  Y7, Y13, 32(R14)
-	JMP         end_52
+	JMP         end_55
 
-whole_51:
+whole_54:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -1328,18 +1376,18 @@ whole_51:
 	VFMADD213PS 32(R14), Y13, Y7
 	VMOVUPS     Y7, 32(R14)
 
-end_52:
-	JMP end_50
+end_55:
+	JMP end_53
 
-first_49:
+first_52:
 	CMPQ R15, $0x00000010
-	JGE  whole_54
+	JGE  whole_57
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_56
+	JLE  below_59
 	MOVQ R15, CX
 
-below_56:
+below_59:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -1375,9 +1423,9 @@ below_56:
 	VMASKMOVPS  Y6, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y7
 	VMASKMOVPS  Y7, Y13, 32(R14)
-	JMP         end_55
+	JMP         end_58
 
-whole_54:
+whole_57:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -1404,18 +1452,21 @@ whole_54:
 	VFMADD213PS Y14, Y13, Y7
 	VMOVUPS     Y7, 32(R14)
 
-end_55:
-end_50:
-	CMPQ AX, R13
-	JNE  same_44
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_58:
+end_53:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_46
+	ADDQ  $0x00000040, BX
 
-same_44:
+same_46:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_43
+	JLT  piece_45
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1427,9 +1478,9 @@ same_44:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_41
+	JMP  panel_43
 
-end_42:
+end_44:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000010, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -1455,9 +1506,9 @@ rows3_6:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_57:
+wide_60:
 	CMPQ       R15, $0x00000020
-	JLT        narrow_58
+	JLT        narrow_61
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -1471,40 +1522,53 @@ wide_57:
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_59:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_61
-	MOVQ R13, R14
+piece_62:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_64
+	MOVQ  R13, R14
 
-below_61:
+below_64:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_62
+	JLE  below_65
 	MOVQ CX, R14
 
-below_62:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VPXOR        Y9, Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VPXOR        Y11, Y11, Y11
+below_65:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_66
+	ADDQ  R10, R13
+
+inside_66:
 	TESTQ        AX, AX
-	JNZ          loop_63
+	JNZ          loop_67
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -1637,14 +1701,15 @@ below_62:
 	VBROADCASTSS 12(SI)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
-	PREFETCHT0   4096(DI)(R10*1)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_64
+	JZ           end_68
 
-loop_63:
+loop_67:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -1765,17 +1830,18 @@ loop_63:
 	VBROADCASTSS 12(SI)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
-	PREFETCHT0   4096(DI)(R10*1)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_63
+	JNZ          loop_67
 
-end_64:
+end_68:
 	TESTQ       AX, AX
 	MOVQ        R14, AX
-	JZ          first_65
+	JZ          first_69
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -1818,9 +1884,9 @@ end_64:
 	VMOVUPS     Y10, 64(R14)
 	VFMADD213PS 96(R14), Y13, Y11
 	VMOVUPS     Y11, 96(R14)
-	JMP         end_66
+	JMP         end_70
 
-first_65:
+first_69:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -1865,17 +1931,20 @@ first_65:
 	VFMADD213PS Y14, Y13, Y11
 	VMOVUPS     Y11, 96(R14)
 
-end_66:
-	CMPQ AX, R13
-	JNE  same_60
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_70:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_63
+	ADDQ  $0x00000040, BX
 
-same_60:
+same_63:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_59
+	JLT  piece_62
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -1888,12 +1957,12 @@ same_60:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_57
+	JMP  wide_60
 
-narrow_58:
-panel_67:
+narrow_61:
+panel_71:
 	TESTQ      R15, R15
-	JLE        end_68
+	JLE        end_72
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -1904,34 +1973,46 @@ panel_67:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_69:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_71
-	MOVQ R13, R14
+piece_73:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_75
+	MOVQ  R13, R14
 
-below_71:
+below_75:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_72
+	JLE  below_76
 	MOVQ CX, R14
 
-below_72:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
+below_76:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_77
+
+inside_77:
 	TESTQ        AX, AX
-	JNZ          loop_73
+	JNZ          loop_78
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -1998,13 +2079,14 @@ below_72:
 	VBROADCASTSS 12(SI)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_74
+	JZ           end_79
 
-loop_73:
+loop_78:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -2065,24 +2147,25 @@ loop_73:
 	VBROADCASTSS 12(SI)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_73
+	JNZ          loop_78
 
-end_74:
+end_79:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_75
+	JZ    first_80
 	CMPQ  R15, $0x00000010
-	JGE   whole_77
+	JGE   whole_82
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_79
+	JLE   below_84
 	MOVQ  R15, CX
 
-below_79:
+below_84:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -2118,9 +2201,9 @@ below_79:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y5
 	VMASKMOVPS  Y5, Y13, 32(R14)
-	JMP         end_78
+	JMP         end_83
 
-whole_77:
+whole_82:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -2141,18 +2224,18 @@ whole_77:
 	VFMADD213PS 32(R14), Y13, Y5
 	VMOVUPS     Y5, 32(R14)
 
-end_78:
-	JMP end_76
+end_83:
+	JMP end_81
 
-first_75:
+first_80:
 	CMPQ R15, $0x00000010
-	JGE  whole_80
+	JGE  whole_85
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_82
+	JLE  below_87
 	MOVQ R15, CX
 
-below_82:
+below_87:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -2183,9 +2266,9 @@ below_82:
 	VMASKMOVPS  Y4, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y5
 	VMASKMOVPS  Y5, Y13, 32(R14)
-	JMP         end_81
+	JMP         end_86
 
-whole_80:
+whole_85:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -2207,18 +2290,21 @@ whole_80:
 	VFMADD213PS Y14, Y13, Y5
 	VMOVUPS     Y5, 32(R14)
 
+end_86:
 end_81:
-end_76:
-	CMPQ AX, R13
-	JNE  same_70
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_74
+	ADDQ  $0x00000040, BX
 
-same_70:
+same_74:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_69
+	JLT  piece_73
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -2229,9 +2315,9 @@ same_70:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_67
+	JMP  panel_71
 
-end_68:
+end_72:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000000c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -2257,9 +2343,9 @@ rows2_7:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_83:
+wide_88:
 	CMPQ       R15, $0x00000030
-	JLT        narrow_84
+	JLT        narrow_89
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2272,40 +2358,54 @@ wide_83:
 	PREFETCHT0 128(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_85:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_87
-	MOVQ R13, R14
+piece_90:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_92
+	MOVQ  R13, R14
 
-below_87:
+below_92:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_88
+	JLE  below_93
 	MOVQ CX, R14
 
-below_88:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VPXOR        Y9, Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VPXOR        Y11, Y11, Y11
+below_93:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_94
+	ADDQ  R10, R13
+	ADDQ  R10, R13
+
+inside_94:
 	TESTQ        AX, AX
-	JNZ          loop_89
+	JNZ          loop_95
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -2468,15 +2568,16 @@ below_88:
 	VBROADCASTSS 12(SI)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
-	PREFETCHT0   4096(DI)(R10*1)
-	PREFETCHT0   4096(DI)(R10*2)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	PREFETCHT1   (R13)(R10*2)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_90
+	JZ           end_96
 
-loop_89:
+loop_95:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -2621,18 +2722,19 @@ loop_89:
 	VBROADCASTSS 12(SI)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
-	PREFETCHT0   4096(DI)(R10*1)
-	PREFETCHT0   4096(DI)(R10*2)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	PREFETCHT1   (R13)(R10*2)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_89
+	JNZ          loop_95
 
-end_90:
+end_96:
 	TESTQ       AX, AX
 	MOVQ        R14, AX
-	JZ          first_91
+	JZ          first_97
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -2683,9 +2785,9 @@ end_90:
 	VMOVUPS     Y10, 128(R14)
 	VFMADD213PS 160(R14), Y13, Y11
 	VMOVUPS     Y11, 160(R14)
-	JMP         end_92
+	JMP         end_98
 
-first_91:
+first_97:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -2738,17 +2840,20 @@ first_91:
 	VFMADD213PS Y14, Y13, Y11
 	VMOVUPS     Y11, 160(R14)
 
-end_92:
-	CMPQ AX, R13
-	JNE  same_86
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_98:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_91
+	ADDQ  $0x00000040, BX
 
-same_86:
+same_91:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_85
+	JLT  piece_90
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -2763,12 +2868,12 @@ same_86:
 	ADDQ R14, R12
 	ADDQ $0x000000c0, DX
 	SUBQ $0x00000030, R15
-	JMP  wide_83
+	JMP  wide_88
 
-narrow_84:
-panel_93:
+narrow_89:
+panel_99:
 	TESTQ      R15, R15
-	JLE        end_94
+	JLE        end_100
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2777,32 +2882,44 @@ panel_93:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_95:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_97
-	MOVQ R13, R14
+piece_101:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_103
+	MOVQ  R13, R14
 
-below_97:
+below_103:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_98
+	JLE  below_104
 	MOVQ CX, R14
 
-below_98:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
+below_104:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_105
+
+inside_105:
 	TESTQ        AX, AX
-	JNZ          loop_99
+	JNZ          loop_106
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -2857,13 +2974,14 @@ below_98:
 	VBROADCASTSS 12(SI)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_100
+	JZ           end_107
 
-loop_99:
+loop_106:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -2912,24 +3030,25 @@ loop_99:
 	VBROADCASTSS 12(SI)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_99
+	JNZ          loop_106
 
-end_100:
+end_107:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_101
+	JZ    first_108
 	CMPQ  R15, $0x00000010
-	JGE   whole_103
+	JGE   whole_110
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_105
+	JLE   below_112
 	MOVQ  R15, CX
 
-below_105:
+below_112:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -2958,9 +3077,9 @@ below_105:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y3
 	VMASKMOVPS  Y3, Y13, 32(R14)
-	JMP         end_104
+	JMP         end_111
 
-whole_103:
+whole_110:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -2976,18 +3095,18 @@ whole_103:
 	VFMADD213PS 32(R14), Y13, Y3
 	VMOVUPS     Y3, 32(R14)
 
-end_104:
-	JMP end_102
+end_111:
+	JMP end_109
 
-first_101:
+first_108:
 	CMPQ R15, $0x00000010
-	JGE  whole_106
+	JGE  whole_113
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_108
+	JLE  below_115
 	MOVQ R15, CX
 
-below_108:
+below_115:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -3013,9 +3132,9 @@ below_108:
 	VMASKMOVPS  Y2, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y3
 	VMASKMOVPS  Y3, Y13, 32(R14)
-	JMP         end_107
+	JMP         end_114
 
-whole_106:
+whole_113:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -3032,18 +3151,21 @@ whole_106:
 	VFMADD213PS Y14, Y13, Y3
 	VMOVUPS     Y3, 32(R14)
 
-end_107:
-end_102:
-	CMPQ AX, R13
-	JNE  same_96
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_114:
+end_109:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_102
+	ADDQ  $0x00000040, BX
 
-same_96:
+same_102:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_95
+	JLT  piece_101
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3054,9 +3176,9 @@ same_96:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_93
+	JMP  panel_99
 
-end_94:
+end_100:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000008, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -3083,9 +3205,9 @@ rows1_8:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_109:
+wide_116:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_110
+	JLT        narrow_117
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3095,36 +3217,51 @@ wide_109:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_111:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_113
-	MOVQ R13, R14
+piece_118:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_120
+	MOVQ  R13, R14
 
-below_113:
+below_120:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_114
+	JLE  below_121
 	MOVQ CX, R14
 
-below_114:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+below_121:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_122
+	ADDQ  R10, R13
+	ADDQ  R10, R13
+	ADDQ  R10, R13
+
+inside_122:
 	TESTQ        AX, AX
-	JNZ          loop_115
+	JNZ          loop_123
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -3281,16 +3418,17 @@ below_114:
 	VPAND        Y15, Y13, Y13
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	PREFETCHT0   2048(DI)
-	PREFETCHT0   2048(DI)(R10*1)
-	PREFETCHT0   2048(DI)(R10*2)
-	PREFETCHT0   2048(DI)(R11*1)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	PREFETCHT1   (R13)(R10*2)
+	PREFETCHT1   (R13)(R11*1)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_116
+	JZ           end_124
 
-loop_115:
+loop_123:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -3423,19 +3561,20 @@ loop_115:
 	VPAND        Y15, Y13, Y13
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	PREFETCHT0   2048(DI)
-	PREFETCHT0   2048(DI)(R10*1)
-	PREFETCHT0   2048(DI)(R10*2)
-	PREFETCHT0   2048(DI)(R11*1)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	PREFETCHT1   (R13)(R10*2)
+	PREFETCHT1   (R13)(R11*1)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_115
+	JNZ          loop_123
 
-end_116:
+end_124:
 	TESTQ       AX, AX
 	MOVQ        R14, AX
-	JZ          first_117
+	JZ          first_125
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -3486,9 +3625,9 @@ end_116:
 	VMOVUPS     Y6, 192(R14)
 	VFMADD213PS 224(R14), Y13, Y7
 	VMOVUPS     Y7, 224(R14)
-	JMP         end_118
+	JMP         end_126
 
-first_117:
+first_125:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -3541,17 +3680,20 @@ first_117:
 	VFMADD213PS Y14, Y13, Y7
 	VMOVUPS     Y7, 224(R14)
 
-end_118:
-	CMPQ AX, R13
-	JNE  same_112
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_126:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_119
+	ADDQ  $0x00000040, BX
 
-same_112:
+same_119:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_111
+	JLT  piece_118
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3568,42 +3710,54 @@ same_112:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_109
+	JMP  wide_116
 
-narrow_110:
-panel_119:
+narrow_117:
+panel_127:
 	TESTQ      R15, R15
-	JLE        end_120
+	JLE        end_128
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_121:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_123
-	MOVQ R13, R14
+piece_129:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_131
+	MOVQ  R13, R14
 
-below_123:
+below_131:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_124
+	JLE  below_132
 	MOVQ CX, R14
 
-below_124:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
+below_132:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_133
+
+inside_133:
 	TESTQ        AX, AX
-	JNZ          loop_125
+	JNZ          loop_134
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x04, Y12, Y12
@@ -3646,13 +3800,14 @@ below_124:
 	VBROADCASTSS 12(SI), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	PREFETCHT0   2048(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_126
+	JZ           end_135
 
-loop_125:
+loop_134:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x04, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -3689,24 +3844,25 @@ loop_125:
 	VBROADCASTSS 12(SI), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	PREFETCHT0   2048(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_125
+	JNZ          loop_134
 
-end_126:
+end_135:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_127
+	JZ    first_136
 	CMPQ  R15, $0x00000010
-	JGE   whole_129
+	JGE   whole_138
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_131
+	JLE   below_140
 	MOVQ  R15, CX
 
-below_131:
+below_140:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -3728,9 +3884,9 @@ below_131:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y1
 	VMASKMOVPS  Y1, Y13, 32(R14)
-	JMP         end_130
+	JMP         end_139
 
-whole_129:
+whole_138:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -3741,18 +3897,18 @@ whole_129:
 	VFMADD213PS 32(R14), Y13, Y1
 	VMOVUPS     Y1, 32(R14)
 
-end_130:
-	JMP end_128
+end_139:
+	JMP end_137
 
-first_127:
+first_136:
 	CMPQ R15, $0x00000010
-	JGE  whole_132
+	JGE  whole_141
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_134
+	JLE  below_143
 	MOVQ R15, CX
 
-below_134:
+below_143:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -3773,9 +3929,9 @@ below_134:
 	VMASKMOVPS  Y0, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y1
 	VMASKMOVPS  Y1, Y13, 32(R14)
-	JMP         end_133
+	JMP         end_142
 
-whole_132:
+whole_141:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -3787,18 +3943,21 @@ whole_132:
 	VFMADD213PS Y14, Y13, Y1
 	VMOVUPS     Y1, 32(R14)
 
-end_133:
-end_128:
-	CMPQ AX, R13
-	JNE  same_122
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_142:
+end_137:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_130
+	ADDQ  $0x00000040, BX
 
-same_122:
+same_130:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_121
+	JLT  piece_129
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3809,9 +3968,9 @@ same_122:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_119
+	JMP  panel_127
 
-end_120:
+end_128:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000004, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -3852,9 +4011,9 @@ DATA tailmask<>+56(SB)/4, $0x00000000
 DATA tailmask<>+60(SB)/4, $0x00000000
 GLOBL tailmask<>(SB), RODATA|NOPTR, $64
 
-// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int)
+// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int, bypass int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-160
+TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-168
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
@@ -3911,15 +4070,19 @@ panel_9:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
 piece_11:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_13
-	MOVQ R13, R14
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_13
+	MOVQ  R13, R14
 
 below_13:
 	MOVQ k+144(FP), CX
@@ -3928,23 +4091,31 @@ below_13:
 	MOVQ CX, R14
 
 below_14:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VPXOR        Y9, Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VPXOR        Y11, Y11, Y11
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_15
+
+inside_15:
 	TESTQ        AX, AX
-	JNZ          loop_15
+	JNZ          loop_16
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -4067,14 +4238,15 @@ below_14:
 	VBROADCASTSS 12(R9)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_16
+	JZ           end_17
 
-loop_15:
+loop_16:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -4191,25 +4363,26 @@ loop_15:
 	VBROADCASTSS 12(R9)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_15
+	JNZ          loop_16
 
-end_16:
+end_17:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_17
+	JZ    first_18
 	CMPQ  R15, $0x00000010
-	JGE   whole_19
+	JGE   whole_20
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_21
+	JLE   below_22
 	MOVQ  R15, CX
 
-below_21:
+below_22:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -4266,9 +4439,9 @@ below_21:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y11
 	VMASKMOVPS  Y11, Y13, 32(R14)
-	JMP         end_20
+	JMP         end_21
 
-whole_19:
+whole_20:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -4304,18 +4477,18 @@ whole_19:
 	VFMADD213PS 32(R14), Y13, Y11
 	VMOVUPS     Y11, 32(R14)
 
-end_20:
-	JMP end_18
+end_21:
+	JMP end_19
 
-first_17:
+first_18:
 	CMPQ R15, $0x00000010
-	JGE  whole_22
+	JGE  whole_23
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_24
+	JLE  below_25
 	MOVQ R15, CX
 
-below_24:
+below_25:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -4361,9 +4534,9 @@ below_24:
 	VMASKMOVPS  Y10, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y11
 	VMASKMOVPS  Y11, Y13, 32(R14)
-	JMP         end_23
+	JMP         end_24
 
-whole_22:
+whole_23:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -4400,13 +4573,16 @@ whole_22:
 	VFMADD213PS Y14, Y13, Y11
 	VMOVUPS     Y11, 32(R14)
 
-end_23:
-end_18:
-	CMPQ AX, R13
-	JNE  same_12
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_24:
+end_19:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_12
+	ADDQ  $0x00000040, BX
 
 same_12:
 	MOVQ k+144(FP), R14
@@ -4453,9 +4629,9 @@ rows5_4:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-panel_25:
+panel_26:
 	TESTQ      R15, R15
-	JLE        end_26
+	JLE        end_27
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -4470,38 +4646,50 @@ panel_25:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_27:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_29
-	MOVQ R13, R14
-
-below_29:
-	MOVQ k+144(FP), CX
-	CMPQ R14, CX
-	JLE  below_30
-	MOVQ CX, R14
+piece_28:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_30
+	MOVQ  R13, R14
 
 below_30:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	MOVQ k+144(FP), CX
+	CMPQ R14, CX
+	JLE  below_31
+	MOVQ CX, R14
+
+below_31:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_32
+
+inside_32:
 	TESTQ        AX, AX
-	JNZ          loop_31
+	JNZ          loop_33
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -4612,14 +4800,15 @@ below_30:
 	VBROADCASTSS 12(R9)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_32
+	JZ           end_34
 
-loop_31:
+loop_33:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -4724,25 +4913,26 @@ loop_31:
 	VBROADCASTSS 12(R9)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y8
 	VFMADD231PS  Y13, Y14, Y9
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_31
+	JNZ          loop_33
 
-end_32:
+end_34:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_33
+	JZ    first_35
 	CMPQ  R15, $0x00000010
-	JGE   whole_35
+	JGE   whole_37
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_37
+	JLE   below_39
 	MOVQ  R15, CX
 
-below_37:
+below_39:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -4792,9 +4982,9 @@ below_37:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y9
 	VMASKMOVPS  Y9, Y13, 32(R14)
-	JMP         end_36
+	JMP         end_38
 
-whole_35:
+whole_37:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -4825,18 +5015,18 @@ whole_35:
 	VFMADD213PS 32(R14), Y13, Y9
 	VMOVUPS     Y9, 32(R14)
 
-end_36:
-	JMP end_34
+end_38:
+	JMP end_36
 
-first_33:
+first_35:
 	CMPQ R15, $0x00000010
-	JGE  whole_38
+	JGE  whole_40
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_40
+	JLE  below_42
 	MOVQ R15, CX
 
-below_40:
+below_42:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -4877,9 +5067,9 @@ below_40:
 	VMASKMOVPS  Y8, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y9
 	VMASKMOVPS  Y9, Y13, 32(R14)
-	JMP         end_39
+	JMP         end_41
 
-whole_38:
+whole_40:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -4911,18 +5101,21 @@ whole_38:
 	VFMADD213PS Y14, Y13, Y9
 	VMOVUPS     Y9, 32(R14)
 
-end_39:
-end_34:
-	CMPQ AX, R13
-	JNE  same_28
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_41:
+end_36:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_29
+	ADDQ  $0x00000040, BX
 
-same_28:
+same_29:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_27
+	JLT  piece_28
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -4934,9 +5127,9 @@ same_28:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_25
+	JMP  panel_26
 
-end_26:
+end_27:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000014, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -4964,9 +5157,9 @@ rows4_5:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-panel_41:
+panel_43:
 	TESTQ      R15, R15
-	JLE        end_42
+	JLE        end_44
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -4979,36 +5172,48 @@ panel_41:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_43:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_45
-	MOVQ R13, R14
+piece_45:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_47
+	MOVQ  R13, R14
 
-below_45:
+below_47:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_46
+	JLE  below_48
 	MOVQ CX, R14
 
-below_46:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+below_48:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_49
+
+inside_49:
 	TESTQ        AX, AX
-	JNZ          loop_47
+	JNZ          loop_50
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -5107,14 +5312,15 @@ below_46:
 	VBROADCASTSS 12(R9), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_48
+	JZ           end_51
 
-loop_47:
+loop_50:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -5207,25 +5413,26 @@ loop_47:
 	VBROADCASTSS 12(R9), Y14
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, R9
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_47
+	JNZ          loop_50
 
-end_48:
+end_51:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_49
+	JZ    first_52
 	CMPQ  R15, $0x00000010
-	JGE   whole_51
+	JGE   whole_54
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_53
+	JLE   below_56
 	MOVQ  R15, CX
 
-below_53:
+below_56:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -5268,9 +5475,9 @@ below_53:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y7
 	VMASKMOVPS  Y7, Y13, 32(R14)
-	JMP         end_52
+	JMP         end_55
 
-whole_51:
+whole_54:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -5296,18 +5503,18 @@ whole_51:
 	VFMADD213PS 32(R14), Y13, Y7
 	VMOVUPS     Y7, 32(R14)
 
-end_52:
-	JMP end_50
+end_55:
+	JMP end_53
 
-first_49:
+first_52:
 	CMPQ R15, $0x00000010
-	JGE  whole_54
+	JGE  whole_57
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_56
+	JLE  below_59
 	MOVQ R15, CX
 
-below_56:
+below_59:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -5343,9 +5550,9 @@ below_56:
 	VMASKMOVPS  Y6, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y7
 	VMASKMOVPS  Y7, Y13, 32(R14)
-	JMP         end_55
+	JMP         end_58
 
-whole_54:
+whole_57:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -5372,18 +5579,21 @@ whole_54:
 	VFMADD213PS Y14, Y13, Y7
 	VMOVUPS     Y7, 32(R14)
 
-end_55:
-end_50:
-	CMPQ AX, R13
-	JNE  same_44
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_58:
+end_53:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_46
+	ADDQ  $0x00000040, BX
 
-same_44:
+same_46:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_43
+	JLT  piece_45
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5395,9 +5605,9 @@ same_44:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_41
+	JMP  panel_43
 
-end_42:
+end_44:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000010, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -5423,9 +5633,9 @@ rows3_6:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_57:
+wide_60:
 	CMPQ       R15, $0x00000020
-	JLT        narrow_58
+	JLT        narrow_61
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -5439,40 +5649,53 @@ wide_57:
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_59:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_61
-	MOVQ R13, R14
+piece_62:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_64
+	MOVQ  R13, R14
 
-below_61:
+below_64:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_62
+	JLE  below_65
 	MOVQ CX, R14
 
-below_62:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VPXOR        Y9, Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VPXOR        Y11, Y11, Y11
+below_65:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_66
+	ADDQ  R10, R13
+
+inside_66:
 	TESTQ        AX, AX
-	JNZ          loop_63
+	JNZ          loop_67
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -5645,14 +5868,15 @@ below_62:
 	VBROADCASTSS 12(SI)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
-	PREFETCHT0   4096(DI)(R10*1)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_64
+	JZ           end_68
 
-loop_63:
+loop_67:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -5813,17 +6037,18 @@ loop_63:
 	VBROADCASTSS 12(SI)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
-	PREFETCHT0   4096(DI)(R10*1)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_63
+	JNZ          loop_67
 
-end_64:
+end_68:
 	TESTQ       AX, AX
 	MOVQ        R14, AX
-	JZ          first_65
+	JZ          first_69
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -5866,9 +6091,9 @@ end_64:
 	VMOVUPS     Y10, 64(R14)
 	VFMADD213PS 96(R14), Y13, Y11
 	VMOVUPS     Y11, 96(R14)
-	JMP         end_66
+	JMP         end_70
 
-first_65:
+first_69:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -5913,17 +6138,20 @@ first_65:
 	VFMADD213PS Y14, Y13, Y11
 	VMOVUPS     Y11, 96(R14)
 
-end_66:
-	CMPQ AX, R13
-	JNE  same_60
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_70:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_63
+	ADDQ  $0x00000040, BX
 
-same_60:
+same_63:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_59
+	JLT  piece_62
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -5936,12 +6164,12 @@ same_60:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_57
+	JMP  wide_60
 
-narrow_58:
-panel_67:
+narrow_61:
+panel_71:
 	TESTQ      R15, R15
-	JLE        end_68
+	JLE        end_72
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -5952,34 +6180,46 @@ panel_67:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_69:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_71
-	MOVQ R13, R14
+piece_73:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_75
+	MOVQ  R13, R14
 
-below_71:
+below_75:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_72
+	JLE  below_76
 	MOVQ CX, R14
 
-below_72:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
+below_76:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_77
+
+inside_77:
 	TESTQ        AX, AX
-	JNZ          loop_73
+	JNZ          loop_78
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -6066,13 +6306,14 @@ below_72:
 	VBROADCASTSS 12(SI)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_74
+	JZ           end_79
 
-loop_73:
+loop_78:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -6153,24 +6394,25 @@ loop_73:
 	VBROADCASTSS 12(SI)(R8*2), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	VFMADD231PS  Y13, Y14, Y5
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_73
+	JNZ          loop_78
 
-end_74:
+end_79:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_75
+	JZ    first_80
 	CMPQ  R15, $0x00000010
-	JGE   whole_77
+	JGE   whole_82
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_79
+	JLE   below_84
 	MOVQ  R15, CX
 
-below_79:
+below_84:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -6206,9 +6448,9 @@ below_79:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y5
 	VMASKMOVPS  Y5, Y13, 32(R14)
-	JMP         end_78
+	JMP         end_83
 
-whole_77:
+whole_82:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -6229,18 +6471,18 @@ whole_77:
 	VFMADD213PS 32(R14), Y13, Y5
 	VMOVUPS     Y5, 32(R14)
 
-end_78:
-	JMP end_76
+end_83:
+	JMP end_81
 
-first_75:
+first_80:
 	CMPQ R15, $0x00000010
-	JGE  whole_80
+	JGE  whole_85
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_82
+	JLE  below_87
 	MOVQ R15, CX
 
-below_82:
+below_87:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -6271,9 +6513,9 @@ below_82:
 	VMASKMOVPS  Y4, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y5
 	VMASKMOVPS  Y5, Y13, 32(R14)
-	JMP         end_81
+	JMP         end_86
 
-whole_80:
+whole_85:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -6295,18 +6537,21 @@ whole_80:
 	VFMADD213PS Y14, Y13, Y5
 	VMOVUPS     Y5, 32(R14)
 
+end_86:
 end_81:
-end_76:
-	CMPQ AX, R13
-	JNE  same_70
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_74
+	ADDQ  $0x00000040, BX
 
-same_70:
+same_74:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_69
+	JLT  piece_73
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -6317,9 +6562,9 @@ same_70:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_67
+	JMP  panel_71
 
-end_68:
+end_72:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000000c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -6345,9 +6590,9 @@ rows2_7:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_83:
+wide_88:
 	CMPQ       R15, $0x00000030
-	JLT        narrow_84
+	JLT        narrow_89
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -6360,40 +6605,54 @@ wide_83:
 	PREFETCHT0 128(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_85:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_87
-	MOVQ R13, R14
+piece_90:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_92
+	MOVQ  R13, R14
 
-below_87:
+below_92:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_88
+	JLE  below_93
 	MOVQ CX, R14
 
-below_88:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VPXOR        Y9, Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VPXOR        Y11, Y11, Y11
+below_93:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_94
+	ADDQ  R10, R13
+	ADDQ  R10, R13
+
+inside_94:
 	TESTQ        AX, AX
-	JNZ          loop_89
+	JNZ          loop_95
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -6616,15 +6875,16 @@ below_88:
 	VBROADCASTSS 12(SI)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
-	PREFETCHT0   4096(DI)(R10*1)
-	PREFETCHT0   4096(DI)(R10*2)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	PREFETCHT1   (R13)(R10*2)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_90
+	JZ           end_96
 
-loop_89:
+loop_95:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -6829,18 +7089,19 @@ loop_89:
 	VBROADCASTSS 12(SI)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y10
 	VFMADD231PS  Y13, Y14, Y11
-	PREFETCHT0   4096(DI)
-	PREFETCHT0   4096(DI)(R10*1)
-	PREFETCHT0   4096(DI)(R10*2)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	PREFETCHT1   (R13)(R10*2)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_89
+	JNZ          loop_95
 
-end_90:
+end_96:
 	TESTQ       AX, AX
 	MOVQ        R14, AX
-	JZ          first_91
+	JZ          first_97
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -6891,9 +7152,9 @@ end_90:
 	VMOVUPS     Y10, 128(R14)
 	VFMADD213PS 160(R14), Y13, Y11
 	VMOVUPS     Y11, 160(R14)
-	JMP         end_92
+	JMP         end_98
 
-first_91:
+first_97:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -6946,17 +7207,20 @@ first_91:
 	VFMADD213PS Y14, Y13, Y11
 	VMOVUPS     Y11, 160(R14)
 
-end_92:
-	CMPQ AX, R13
-	JNE  same_86
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_98:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_91
+	ADDQ  $0x00000040, BX
 
-same_86:
+same_91:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_85
+	JLT  piece_90
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -6971,12 +7235,12 @@ same_86:
 	ADDQ R14, R12
 	ADDQ $0x000000c0, DX
 	SUBQ $0x00000030, R15
-	JMP  wide_83
+	JMP  wide_88
 
-narrow_84:
-panel_93:
+narrow_89:
+panel_99:
 	TESTQ      R15, R15
-	JLE        end_94
+	JLE        end_100
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -6985,32 +7249,44 @@ panel_93:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_95:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_97
-	MOVQ R13, R14
+piece_101:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_103
+	MOVQ  R13, R14
 
-below_97:
+below_103:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_98
+	JLE  below_104
 	MOVQ CX, R14
 
-below_98:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
+below_104:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_105
+
+inside_105:
 	TESTQ        AX, AX
-	JNZ          loop_99
+	JNZ          loop_106
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -7085,13 +7361,14 @@ below_98:
 	VBROADCASTSS 12(SI)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_100
+	JZ           end_107
 
-loop_99:
+loop_106:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -7160,24 +7437,25 @@ loop_99:
 	VBROADCASTSS 12(SI)(R8*1), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y13, Y14, Y3
-	PREFETCHT0   4096(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_99
+	JNZ          loop_106
 
-end_100:
+end_107:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_101
+	JZ    first_108
 	CMPQ  R15, $0x00000010
-	JGE   whole_103
+	JGE   whole_110
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_105
+	JLE   below_112
 	MOVQ  R15, CX
 
-below_105:
+below_112:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -7206,9 +7484,9 @@ below_105:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y3
 	VMASKMOVPS  Y3, Y13, 32(R14)
-	JMP         end_104
+	JMP         end_111
 
-whole_103:
+whole_110:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -7224,18 +7502,18 @@ whole_103:
 	VFMADD213PS 32(R14), Y13, Y3
 	VMOVUPS     Y3, 32(R14)
 
-end_104:
-	JMP end_102
+end_111:
+	JMP end_109
 
-first_101:
+first_108:
 	CMPQ R15, $0x00000010
-	JGE  whole_106
+	JGE  whole_113
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_108
+	JLE  below_115
 	MOVQ R15, CX
 
-below_108:
+below_115:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -7261,9 +7539,9 @@ below_108:
 	VMASKMOVPS  Y2, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y3
 	VMASKMOVPS  Y3, Y13, 32(R14)
-	JMP         end_107
+	JMP         end_114
 
-whole_106:
+whole_113:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -7280,18 +7558,21 @@ whole_106:
 	VFMADD213PS Y14, Y13, Y3
 	VMOVUPS     Y3, 32(R14)
 
-end_107:
-end_102:
-	CMPQ AX, R13
-	JNE  same_96
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_114:
+end_109:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_102
+	ADDQ  $0x00000040, BX
 
-same_96:
+same_102:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_95
+	JLT  piece_101
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7302,9 +7583,9 @@ same_96:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_93
+	JMP  panel_99
 
-end_94:
+end_100:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000008, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -7331,9 +7612,9 @@ rows1_8:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_109:
+wide_116:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_110
+	JLT        narrow_117
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -7343,36 +7624,51 @@ wide_109:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_111:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_113
-	MOVQ R13, R14
+piece_118:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_120
+	MOVQ  R13, R14
 
-below_113:
+below_120:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_114
+	JLE  below_121
 	MOVQ CX, R14
 
-below_114:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+below_121:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_122
+	ADDQ  R10, R13
+	ADDQ  R10, R13
+	ADDQ  R10, R13
+
+inside_122:
 	TESTQ        AX, AX
-	JNZ          loop_115
+	JNZ          loop_123
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -7609,16 +7905,17 @@ below_114:
 	VCVTPH2PS    X13, Y13
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	PREFETCHT0   2048(DI)
-	PREFETCHT0   2048(DI)(R10*1)
-	PREFETCHT0   2048(DI)(R10*2)
-	PREFETCHT0   2048(DI)(R11*1)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	PREFETCHT1   (R13)(R10*2)
+	PREFETCHT1   (R13)(R11*1)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_116
+	JZ           end_124
 
-loop_115:
+loop_123:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -7831,19 +8128,20 @@ loop_115:
 	VCVTPH2PS    X13, Y13
 	VFMADD231PS  Y12, Y14, Y6
 	VFMADD231PS  Y13, Y14, Y7
-	PREFETCHT0   2048(DI)
-	PREFETCHT0   2048(DI)(R10*1)
-	PREFETCHT0   2048(DI)(R10*2)
-	PREFETCHT0   2048(DI)(R11*1)
+	PREFETCHT1   (R13)
+	PREFETCHT1   (R13)(R10*1)
+	PREFETCHT1   (R13)(R10*2)
+	PREFETCHT1   (R13)(R11*1)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_115
+	JNZ          loop_123
 
-end_116:
+end_124:
 	TESTQ       AX, AX
 	MOVQ        R14, AX
-	JZ          first_117
+	JZ          first_125
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -7894,9 +8192,9 @@ end_116:
 	VMOVUPS     Y6, 192(R14)
 	VFMADD213PS 224(R14), Y13, Y7
 	VMOVUPS     Y7, 224(R14)
-	JMP         end_118
+	JMP         end_126
 
-first_117:
+first_125:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -7949,17 +8247,20 @@ first_117:
 	VFMADD213PS Y14, Y13, Y7
 	VMOVUPS     Y7, 224(R14)
 
-end_118:
-	CMPQ AX, R13
-	JNE  same_112
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_126:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_119
+	ADDQ  $0x00000040, BX
 
-same_112:
+same_119:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_111
+	JLT  piece_118
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7976,42 +8277,54 @@ same_112:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_109
+	JMP  wide_116
 
-narrow_110:
-panel_119:
+narrow_117:
+panel_127:
 	TESTQ      R15, R15
-	JLE        end_120
+	JLE        end_128
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_121:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_123
-	MOVQ R13, R14
+piece_129:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_131
+	MOVQ  R13, R14
 
-below_123:
+below_131:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_124
+	JLE  below_132
 	MOVQ CX, R14
 
-below_124:
-	MOVQ         R14, CX
-	SUBQ         AX, CX
-	SHRQ         $0x02, CX
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
+below_132:
+	MOVQ  R14, CX
+	SUBQ  AX, CX
+	SHRQ  $0x02, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  AX, R13
+	SHLQ  $0x04, R13
+	ADDQ  $0x00001000, R13
+	CMPQ  R13, R10
+	LEAQ  4096(DI), R13
+	JLT   inside_133
+
+inside_133:
 	TESTQ        AX, AX
-	JNZ          loop_125
+	JNZ          loop_134
 	VMOVUPS      (DI), Y12
 	VPSLLD       $0x18, Y12, Y12
 	VPSRAD       $0x11, Y12, Y12
@@ -8074,13 +8387,14 @@ below_124:
 	VBROADCASTSS 12(SI), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	PREFETCHT0   2048(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JZ           end_126
+	JZ           end_135
 
-loop_125:
+loop_134:
 	VMOVUPS      -3(DI), Y12
 	VPSRAD       $0x11, Y12, Y12
 	VPAND        Y15, Y12, Y12
@@ -8137,24 +8451,25 @@ loop_125:
 	VBROADCASTSS 12(SI), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
-	PREFETCHT0   2048(DI)
+	PREFETCHT1   (R13)
+	ADDQ         $0x00000040, R13
 	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000040, DI
 	DECQ         CX
-	JNZ          loop_125
+	JNZ          loop_134
 
-end_126:
+end_135:
 	TESTQ AX, AX
 	MOVQ  R14, AX
-	JZ    first_127
+	JZ    first_136
 	CMPQ  R15, $0x00000010
-	JGE   whole_129
+	JGE   whole_138
 	MOVQ  $0x00000008, CX
 	CMPQ  CX, R15
-	JLE   below_131
+	JLE   below_140
 	MOVQ  R15, CX
 
-below_131:
+below_140:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -8176,9 +8491,9 @@ below_131:
 	VMASKMOVPS  32(R14), Y13, Y14
 	VFMADD132PS 32(BX), Y14, Y1
 	VMASKMOVPS  Y1, Y13, 32(R14)
-	JMP         end_130
+	JMP         end_139
 
-whole_129:
+whole_138:
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
 	MOVQ        ldy+24(FP), CX
@@ -8189,18 +8504,18 @@ whole_129:
 	VFMADD213PS 32(R14), Y13, Y1
 	VMOVUPS     Y1, 32(R14)
 
-end_130:
-	JMP end_128
+end_139:
+	JMP end_137
 
-first_127:
+first_136:
 	CMPQ R15, $0x00000010
-	JGE  whole_132
+	JGE  whole_141
 	MOVQ $0x00000008, CX
 	CMPQ CX, R15
-	JLE  below_134
+	JLE  below_143
 	MOVQ R15, CX
 
-below_134:
+below_143:
 	LEAQ        tailmask<>+0(SB), R14
 	SHLQ        $0x02, CX
 	SUBQ        CX, R14
@@ -8221,9 +8536,9 @@ below_134:
 	VMASKMOVPS  Y0, Y12, (R14)
 	VFMADD132PS 32(BX), Y14, Y1
 	VMASKMOVPS  Y1, Y13, 32(R14)
-	JMP         end_133
+	JMP         end_142
 
-whole_132:
+whole_141:
 	VPXOR       Y14, Y14, Y14
 	VMOVUPS     (BX), Y12
 	VMOVUPS     32(BX), Y13
@@ -8235,18 +8550,21 @@ whole_132:
 	VFMADD213PS Y14, Y13, Y1
 	VMOVUPS     Y1, 32(R14)
 
-end_133:
-end_128:
-	CMPQ AX, R13
-	JNE  same_122
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_142:
+end_137:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_130
+	ADDQ  $0x00000040, BX
 
-same_122:
+same_130:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_121
+	JLT  piece_129
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8257,9 +8575,9 @@ same_122:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_119
+	JMP  panel_127
 
-end_120:
+end_128:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000004, AX, AX
 	MOVQ   x_base+32(FP), CX

@@ -77,10 +77,10 @@ func PartFoldSet(y []float32, ldy int, x []float32, ldx int, b []float32, ldb in
 func PartFoldAdd(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, scale []float32, lds, m, n, k int)
 
 //go:noescape
-func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
+func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)
 
 //go:noescape
-func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
+func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)
 
 //go:noescape
 func SoftmaxTile(s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) bool
@@ -92,10 +92,76 @@ func ValueTile(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int,
 func ValueTileMasked(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols int)
 
 //go:noescape
+func ValueTileCausal(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols, seen int)
+
+//go:noescape
+func NarrowActBF16(dst []uint16, src []float32)
+
+//go:noescape
+func NarrowValueBF16(dst []uint16, src []float32)
+
+//go:noescape
+func FlushBF16(dst, src []uint16)
+
+//go:noescape
+func TinyBF16(src []uint16, lds, rows, cols int) bool
+
+//go:noescape
+func InterleaveBF16(dst []uint16, ldd int, src []uint16, lds, keys, cols int) bool
+
+//go:noescape
+func PackPairs(dst []uint16, ldd int, src []float32, lds, n, k int)
+
+//go:noescape
+func PairPanel(dst []uint16, src []float32, k int)
+
+//go:noescape
+func PairPanelBF16(dst, src []uint16, k int)
+
+//go:noescape
+func WidenE4M3Pairs(dst []uint16, codes []byte)
+
+//go:noescape
+func PairSet(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb, m, n, k int)
+
+//go:noescape
+func PairAdd(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb, m, n, k int)
+
+//go:noescape
+func PairScale(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb int, scale []float32, m, n, k int)
+
+//go:noescape
+func PairScaleRows(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb int, rows []float32, ldr int, scale []float32, m, n, k int)
+
+//go:noescape
+func PairFoldSet(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int, scale []float32, lds, m, n, k int)
+
+//go:noescape
+func PairFoldAdd(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int, scale []float32, lds, m, n, k int)
+
+//go:noescape
+func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
+
+//go:noescape
+func CopyRows(dst []float32, ldd int, src []float32, lds, rows, cols, bypass int)
+
+//go:noescape
+func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) bool
+
+//go:noescape
+func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
+
+//go:noescape
+func ValueTilePairsMasked(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
+
+//go:noescape
+func ValueTilePairsCausal(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols, seen int)
+
+//go:noescape
 func FoldRows(O []float32, ldO int, M, L, o []float32, ldo int, m, l []float32, n, cols int)
 
 //go:noescape
-func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols int)
+func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, bypass int)
 
 //go:noescape
 func MergeRows(out, lse, parts, partsLSE []float32, p, n, d int)
@@ -123,6 +189,9 @@ func QuantDynamic(codes []byte, scales, x []float32, group int)
 
 //go:noescape
 func FmaLoop(x []float32, a, b float32, n int)
+
+//go:noescape
+func PairLoop(x []float32, a, b uint32, n int)
 
 //go:noescape
 func XorWords(x []uint64) uint64

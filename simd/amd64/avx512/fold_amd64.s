@@ -483,27 +483,36 @@ DATA vff800000<>+56(SB)/4, $0xff800000
 DATA vff800000<>+60(SB)/4, $0xff800000
 GLOBL vff800000<>(SB), RODATA|NOPTR, $64
 
-// func FinishRows(out []float32, ldout int, O []float32, ldO int, M []float32, L []float32, sink []float32, lse []float32, maxlogit []float32, n int, cols int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, FMA3
-TEXT ·FinishRows(SB), NOSPLIT, $0-200
-	MOVQ out_base+0(FP), DI
-	MOVQ ldout+24(FP), R9
-	SHLQ $0x02, R9
-	MOVQ O_base+32(FP), SI
-	MOVQ ldO+56(FP), R8
-	SHLQ $0x02, R8
+// func FinishRows(out []float32, ldout int, O []float32, ldO int, M []float32, L []float32, sink []float32, lse []float32, maxlogit []float32, n int, cols int, bypass int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, FMA3, MMX+
+TEXT ·FinishRows(SB), NOSPLIT, $0-208
+	MOVQ  out_base+0(FP), DI
+	MOVQ  ldout+24(FP), R9
+	SHLQ  $0x02, R9
+	MOVQ  O_base+32(FP), SI
+	MOVQ  ldO+56(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  out_base+0(FP), AX
+	MOVQ  ldout+24(FP), CX
+	SHLQ  $0x02, CX
+	ORQ   CX, AX
+	TESTQ $0x0000003f, AX
+	JZ    whole_1
+	MOVQ  $0x00000000, bypass+200(FP)
+
+whole_1:
 	MOVQ n+184(FP), R10
 	XORL R11, R11
 
-fours_1:
+fours_2:
 	TESTQ R10, R10
-	JZ    done_5
+	JZ    done_6
 	MOVQ  R10, R12
 	CMPQ  R12, $0x04
-	JLE   few_2
+	JLE   few_3
 	MOVL  $0x00000004, R12
 
-few_2:
+few_3:
 	SUBQ        R12, R10
 	LEAQ        tailmask<>+0(SB), CX
 	SHLQ        $0x02, R12
@@ -519,7 +528,7 @@ few_2:
 	VMOVAPS     X10, X13
 	MOVQ        sink_base+112(FP), CX
 	TESTQ       CX, CX
-	JZ          none_6
+	JZ          none_7
 	MOVQ        sink_base+112(FP), CX
 	VMASKMOVPS  (CX)(R11*1), X12, X0
 	VSUBPS      X8, X0, X0
@@ -546,10 +555,10 @@ few_2:
 	VSCALEFPS   X2, X4, X4
 	VADDPS      X4, X13, X13
 
-none_6:
+none_7:
 	MOVQ       lse_base+136(FP), CX
 	TESTQ      CX, CX
-	JZ         none_7
+	JZ         none_8
 	VCVTPS2PD  X10, Y0
 	VPSRLQ     $0x34, Y0, Y1
 	VPOR       d4330000000000000<>+0(SB), Y1, Y1
@@ -607,10 +616,10 @@ none_6:
 	MOVQ       lse_base+136(FP), CX
 	VMASKMOVPS X6, X12, (CX)(R11*1)
 
-none_7:
+none_8:
 	MOVQ       maxlogit_base+160(FP), CX
 	TESTQ      CX, CX
-	JZ         none_8
+	JZ         none_9
 	VPXOR      X1, X1, X1
 	VADDPS     X1, X8, X1
 	VCMPPS     $0x03, X10, X10, X0
@@ -619,19 +628,72 @@ none_7:
 	MOVQ       maxlogit_base+160(FP), CX
 	VMASKMOVPS X1, X12, (CX)(R11*1)
 
-none_8:
+none_9:
 	ADDQ $0x10, R11
 
-row_3:
+row_4:
 	TESTL        $0x00000001, R13
-	JNZ          empty_9
+	JNZ          empty_10
 	VBROADCASTSS X13, Z10
+	CMPQ         bypass+200(FP), $0x00
+	JEQ          cached_11
 	XORL         AX, AX
 	MOVQ         cols+192(FP), BX
 	SUBQ         $0x00000040, BX
-	JLT          short_11
+	JLT          short_13
 
-columns_10:
+columns_12:
+	VMOVUPS  (SI)(AX*1), Z0
+	VMOVUPS  64(SI)(AX*1), Z2
+	VMOVUPS  128(SI)(AX*1), Z4
+	VMOVUPS  192(SI)(AX*1), Z6
+	VDIVPS   Z10, Z0, Z0
+	VMOVNTPS Z0, (DI)(AX*1)
+	VDIVPS   Z10, Z2, Z2
+	VMOVNTPS Z2, 64(DI)(AX*1)
+	VDIVPS   Z10, Z4, Z4
+	VMOVNTPS Z4, 128(DI)(AX*1)
+	VDIVPS   Z10, Z6, Z6
+	VMOVNTPS Z6, 192(DI)(AX*1)
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x00000040, BX
+	JGE      columns_12
+
+short_13:
+	ADDQ $0x00000040, BX
+	SUBQ $0x00000010, BX
+	JLT  short_15
+
+columns_14:
+	VMOVUPS  (SI)(AX*1), Z0
+	VDIVPS   Z10, Z0, Z0
+	VMOVNTPS Z0, (DI)(AX*1)
+	ADDQ     $0x00000040, AX
+	SUBQ     $0x00000010, BX
+	JGE      columns_14
+
+short_15:
+	ADDQ      $0x00000010, BX
+	JZ        end_16
+	MOVQ      BX, CX
+	MOVL      $0x00000001, DX
+	SHLL      CL, DX
+	DECL      DX
+	KMOVW     DX, K1
+	VMOVUPS.Z (SI)(AX*1), K1, Z0
+	VDIVPS    Z10, Z0, Z0
+	VMOVUPS   Z0, K1, (DI)(AX*1)
+
+end_16:
+	JMP next_5
+
+cached_11:
+	XORL AX, AX
+	MOVQ cols+192(FP), BX
+	SUBQ $0x00000040, BX
+	JLT  short_18
+
+columns_17:
 	VMOVUPS (SI)(AX*1), Z0
 	VMOVUPS 64(SI)(AX*1), Z2
 	VMOVUPS 128(SI)(AX*1), Z4
@@ -646,24 +708,24 @@ columns_10:
 	VMOVUPS Z6, 192(DI)(AX*1)
 	ADDQ    $0x00000100, AX
 	SUBQ    $0x00000040, BX
-	JGE     columns_10
+	JGE     columns_17
 
-short_11:
+short_18:
 	ADDQ $0x00000040, BX
 	SUBQ $0x00000010, BX
-	JLT  short_13
+	JLT  short_20
 
-columns_12:
+columns_19:
 	VMOVUPS (SI)(AX*1), Z0
 	VDIVPS  Z10, Z0, Z0
 	VMOVUPS Z0, (DI)(AX*1)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, BX
-	JGE     columns_12
+	JGE     columns_19
 
-short_13:
+short_20:
 	ADDQ      $0x00000010, BX
-	JZ        end_14
+	JZ        end_21
 	MOVQ      BX, CX
 	MOVL      $0x00000001, DX
 	SHLL      CL, DX
@@ -673,39 +735,39 @@ short_13:
 	VDIVPS    Z10, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)(AX*1)
 
-end_14:
-	JMP next_4
+end_21:
+	JMP next_5
 
-empty_9:
+empty_10:
 	VPXORD Z10, Z10, Z10
 	XORL   AX, AX
 	MOVQ   cols+192(FP), BX
 	SUBQ   $0x00000040, BX
-	JLT    short_16
+	JLT    short_23
 
-columns_15:
+columns_22:
 	VMOVUPS Z10, (DI)(AX*1)
 	VMOVUPS Z10, 64(DI)(AX*1)
 	VMOVUPS Z10, 128(DI)(AX*1)
 	VMOVUPS Z10, 192(DI)(AX*1)
 	ADDQ    $0x00000100, AX
 	SUBQ    $0x00000040, BX
-	JGE     columns_15
+	JGE     columns_22
 
-short_16:
+short_23:
 	ADDQ $0x00000040, BX
 	SUBQ $0x00000010, BX
-	JLT  short_18
+	JLT  short_25
 
-columns_17:
+columns_24:
 	VMOVUPS Z10, (DI)(AX*1)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, BX
-	JGE     columns_17
+	JGE     columns_24
 
-short_18:
+short_25:
 	ADDQ    $0x00000010, BX
-	JZ      end_19
+	JZ      end_26
 	MOVQ    BX, CX
 	MOVL    $0x00000001, DX
 	SHLL    CL, DX
@@ -713,8 +775,8 @@ short_18:
 	KMOVW   DX, K1
 	VMOVUPS Z10, K1, (DI)(AX*1)
 
-end_19:
-next_4:
+end_26:
+next_5:
 	ADDQ      R9, DI
 	ADDQ      R8, SI
 	VPERMILPS $0x39, X13, X13
@@ -722,10 +784,11 @@ next_4:
 	SHRL      $0x01, R13
 	SHRL      $0x01, R15
 	DECQ      R12
-	JNZ       row_3
-	JMP       fours_1
+	JNZ       row_4
+	JMP       fours_2
 
-done_5:
+done_6:
+	SFENCE
 	VZEROUPPER
 	RET
 

@@ -4,51 +4,59 @@
 
 #include "textflag.h"
 
-// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int)
+// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int, bypass int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·GemmE4M3(SB), NOSPLIT, $0-160
+TEXT ·GemmE4M3(SB), NOSPLIT, $0-168
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
 	VBROADCASTSS c87f00000<>+0(SB), Z31
+	MOVQ         y_base+0(FP), AX
+	MOVQ         ldy+24(FP), CX
+	SHLQ         $0x02, CX
+	ORQ          CX, AX
+	TESTQ        $0x0000003f, AX
+	JZ           whole_2
+	MOVQ         $0x00000000, bypass+160(FP)
 
-rows_2:
+whole_2:
+rows_3:
 	MOVQ  m+128(FP), AX
 	TESTQ AX, AX
 	JLE   done_1
 	CMPQ  AX, $0x00000010
-	JGE   rows8_3
+	JGE   rows8_4
 	CMPQ  AX, $0x0000000f
-	JGE   rows8_3
+	JGE   rows8_4
 	CMPQ  AX, $0x0000000e
-	JGE   rows7_4
+	JGE   rows7_5
 	CMPQ  AX, $0x0000000d
-	JGE   rows7_4
+	JGE   rows7_5
 	CMPQ  AX, $0x0000000c
-	JGE   rows6_5
+	JGE   rows6_6
 	CMPQ  AX, $0x0000000b
-	JGE   rows6_5
+	JGE   rows6_6
 	CMPQ  AX, $0x0000000a
-	JGE   rows5_6
+	JGE   rows5_7
 	CMPQ  AX, $0x00000009
-	JGE   rows5_6
+	JGE   rows5_7
 	CMPQ  AX, $0x00000008
-	JGE   rows8_3
+	JGE   rows8_4
 	CMPQ  AX, $0x00000007
-	JGE   rows7_4
+	JGE   rows7_5
 	CMPQ  AX, $0x00000006
-	JGE   rows6_5
+	JGE   rows6_6
 	CMPQ  AX, $0x00000005
-	JGE   rows5_6
+	JGE   rows5_7
 	CMPQ  AX, $0x00000004
-	JGE   rows4_7
+	JGE   rows4_8
 	CMPQ  AX, $0x00000003
-	JGE   rows3_8
+	JGE   rows3_9
 	CMPQ  AX, $0x00000002
-	JGE   rows2_9
-	JMP   rows1_10
+	JGE   rows2_10
+	JMP   rows1_11
 
-rows8_3:
+rows8_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -61,9 +69,9 @@ rows8_3:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_11:
+wide_12:
 	CMPQ       R15, $0x00000020
-	JLT        narrow_12
+	JLT        narrow_13
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -92,23 +100,27 @@ wide_11:
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_13:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_15
-	MOVQ R13, R14
-
-below_15:
-	MOVQ k+144(FP), CX
-	CMPQ R14, CX
-	JLE  below_16
-	MOVQ CX, R14
+piece_14:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_16
+	MOVQ  R13, R14
 
 below_16:
+	MOVQ k+144(FP), CX
+	CMPQ R14, CX
+	JLE  below_17
+	MOVQ CX, R14
+
+below_17:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -128,8 +140,16 @@ below_16:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_18
+	ADDQ   R10, R13
 
-loop_17:
+inside_18:
+loop_19:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -216,16 +236,17 @@ loop_17:
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z11
 	VFMADD231PS.BCST 12(SI)(R11*2), Z30, Z13
 	VFMADD231PS.BCST 12(R9)(R8*4), Z30, Z15
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_17
+	JNZ              loop_19
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_19
+	JZ               first_21
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -282,9 +303,9 @@ loop_17:
 	ADDQ             CX, R14
 	VFMADD213PS      64(R14), Z30, Z15
 	VMOVUPS          Z15, 64(R14)
-	JMP              end_20
+	JMP              end_22
 
-first_19:
+first_21:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -343,17 +364,20 @@ first_19:
 	VFMADD213PS Z29, Z30, Z15
 	VMOVUPS     Z15, 64(R14)
 
-end_20:
-	CMPQ AX, R13
-	JNE  same_14
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_22:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_15
+	ADDQ  $0x00000040, BX
 
-same_14:
+same_15:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_13
+	JLT  piece_14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -367,12 +391,12 @@ same_14:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_11
+	JMP  wide_12
 
-narrow_12:
-panel_21:
+narrow_13:
+panel_23:
 	TESTQ      R15, R15
-	JLE        end_22
+	JLE        end_24
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -393,23 +417,27 @@ panel_21:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_23:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_25
-	MOVQ R13, R14
+piece_25:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_27
+	MOVQ  R13, R14
 
-below_25:
+below_27:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_26
+	JLE  below_28
 	MOVQ CX, R14
 
-below_26:
+below_28:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -421,8 +449,15 @@ below_26:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_29
 
-loop_27:
+inside_29:
+loop_30:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -466,17 +501,18 @@ loop_27:
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z5
 	VFMADD231PS.BCST 12(SI)(R11*2), Z30, Z6
 	VFMADD231PS.BCST 12(R9)(R8*4), Z30, Z7
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_27
+	JNZ              loop_30
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_29
+	JZ               first_32
 	CMPQ             R15, $0x00000010
-	JGE              whole_31
+	JGE              whole_34
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -516,9 +552,9 @@ loop_27:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z7
 	VMOVUPS          Z7, K1, (R14)
-	JMP              end_32
+	JMP              end_35
 
-whole_31:
+whole_34:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -547,12 +583,12 @@ whole_31:
 	VFMADD213PS (R14), Z30, Z7
 	VMOVUPS     Z7, (R14)
 
-end_32:
-	JMP end_30
+end_35:
+	JMP end_33
 
-first_29:
+first_32:
 	CMPQ        R15, $0x00000010
-	JGE         whole_33
+	JGE         whole_36
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -585,9 +621,9 @@ first_29:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z7
 	VMOVUPS     Z7, K1, (R14)
-	JMP         end_34
+	JMP         end_37
 
-whole_33:
+whole_36:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -617,18 +653,21 @@ whole_33:
 	VFMADD213PS Z29, Z30, Z7
 	VMOVUPS     Z7, (R14)
 
-end_34:
-end_30:
-	CMPQ AX, R13
-	JNE  same_24
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_37:
+end_33:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_26
+	ADDQ  $0x00000040, BX
 
-same_24:
+same_26:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_23
+	JLT  piece_25
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -640,9 +679,9 @@ same_24:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_21
+	JMP  panel_23
 
-end_22:
+end_24:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000020, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -656,9 +695,9 @@ end_22:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000008, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows7_4:
+rows7_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -671,51 +710,46 @@ rows7_4:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_35:
-	CMPQ       R15, $0x00000020
-	JLT        narrow_36
-	MOVQ       ldy+24(FP), CX
-	SHLQ       $0x02, CX
-	MOVQ       DX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	MOVQ       R12, BX
-	XORL       AX, AX
-	MOVQ       step+152(FP), R13
+wide_38:
+	CMPQ   R15, $0x00000020
+	JLT    narrow_39
+	MOVQ   R12, BX
+	XORL   AX, AX
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	VPXORD Z18, Z18, Z18
+	VPXORD Z19, Z19, Z19
+	VPXORD Z20, Z20, Z20
+	VPXORD Z21, Z21, Z21
+	VPXORD Z22, Z22, Z22
+	VPXORD Z23, Z23, Z23
+	VPXORD Z24, Z24, Z24
+	VPXORD Z25, Z25, Z25
+	VPXORD Z26, Z26, Z26
+	VPXORD Z27, Z27, Z27
 
-piece_37:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_39
-	MOVQ R13, R14
+piece_40:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_42
+	MOVQ  R13, R14
 
-below_39:
+below_42:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_40
+	JLE  below_43
 	MOVQ CX, R14
 
-below_40:
+below_43:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -733,8 +767,16 @@ below_40:
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
 	VPXORD Z13, Z13, Z13
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_44
+	ADDQ   R10, R13
 
-loop_41:
+inside_44:
+loop_45:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -813,132 +855,100 @@ loop_41:
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z9
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z11
 	VFMADD231PS.BCST 12(SI)(R11*2), Z30, Z13
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_41
-	TESTQ            AX, AX
+	JNZ              loop_45
 	MOVQ             R14, AX
-	JZ               first_43
 	VMOVUPS          (BX), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      (R14), Z30, Z0
-	VMOVUPS          Z0, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z2
-	VMOVUPS          Z2, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z4
-	VMOVUPS          Z4, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z6
-	VMOVUPS          Z6, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z8
-	VMOVUPS          Z8, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z10
-	VMOVUPS          Z10, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z12
-	VMOVUPS          Z12, (R14)
+	VFMADD231PS      Z30, Z0, Z14
+	VFMADD231PS      Z30, Z2, Z16
+	VFMADD231PS      Z30, Z4, Z18
+	VFMADD231PS      Z30, Z6, Z20
+	VFMADD231PS      Z30, Z8, Z22
+	VFMADD231PS      Z30, Z10, Z24
+	VFMADD231PS      Z30, Z12, Z26
 	MOVQ             lds+120(FP), CX
 	SHLQ             $0x02, CX
 	VMOVUPS          (BX)(CX*1), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      64(R14), Z30, Z1
-	VMOVUPS          Z1, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z3
-	VMOVUPS          Z3, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z5
-	VMOVUPS          Z5, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z7
-	VMOVUPS          Z7, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z9
-	VMOVUPS          Z9, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z11
-	VMOVUPS          Z11, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z13
-	VMOVUPS          Z13, 64(R14)
-	JMP              end_44
+	VFMADD231PS      Z30, Z1, Z15
+	VFMADD231PS      Z30, Z3, Z17
+	VFMADD231PS      Z30, Z5, Z19
+	VFMADD231PS      Z30, Z7, Z21
+	VFMADD231PS      Z30, Z9, Z23
+	VFMADD231PS      Z30, Z11, Z25
+	VFMADD231PS      Z30, Z13, Z27
+	MOVQ             BX, R13
+	SUBQ             R12, R13
+	SHRQ             $0x06, R13
+	INCQ             R13
+	IMULQ            step+152(FP), R13
+	CMPQ             AX, R13
+	JNE              same_41
+	ADDQ             $0x00000040, BX
 
-first_43:
-	VPXORD      Z29, Z29, Z29
-	VMOVUPS     (BX), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z0
-	VMOVUPS     Z0, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z2
-	VMOVUPS     Z2, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z4
-	VMOVUPS     Z4, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z6
-	VMOVUPS     Z6, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z8
-	VMOVUPS     Z8, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z10
-	VMOVUPS     Z10, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z12
-	VMOVUPS     Z12, (R14)
-	MOVQ        lds+120(FP), CX
-	SHLQ        $0x02, CX
-	VMOVUPS     (BX)(CX*1), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z1
-	VMOVUPS     Z1, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z3
-	VMOVUPS     Z3, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z5
-	VMOVUPS     Z5, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z7
-	VMOVUPS     Z7, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z9
-	VMOVUPS     Z9, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z11
-	VMOVUPS     Z11, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z13
-	VMOVUPS     Z13, 64(R14)
+same_41:
+	MOVQ     k+144(FP), R14
+	CMPQ     AX, R14
+	JLT      piece_40
+	CMPQ     bypass+160(FP), $0x00
+	JEQ      cached_47
+	MOVQ     ldy+24(FP), CX
+	SHLQ     $0x02, CX
+	MOVQ     DX, R14
+	VMOVNTPS Z14, (R14)
+	VMOVNTPS Z15, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z16, (R14)
+	VMOVNTPS Z17, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z18, (R14)
+	VMOVNTPS Z19, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z20, (R14)
+	VMOVNTPS Z21, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z22, (R14)
+	VMOVNTPS Z23, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z24, (R14)
+	VMOVNTPS Z25, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z26, (R14)
+	VMOVNTPS Z27, 64(R14)
+	JMP      end_48
 
-end_44:
-	CMPQ AX, R13
-	JNE  same_38
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+cached_47:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS Z14, (R14)
+	VMOVUPS Z15, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z16, (R14)
+	VMOVUPS Z17, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z18, (R14)
+	VMOVUPS Z19, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z20, (R14)
+	VMOVUPS Z21, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z22, (R14)
+	VMOVUPS Z23, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z24, (R14)
+	VMOVUPS Z25, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z26, (R14)
+	VMOVUPS Z27, 64(R14)
 
-same_38:
+end_48:
 	MOVQ k+144(FP), R14
-	CMPQ AX, R14
-	JLT  piece_37
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -952,12 +962,12 @@ same_38:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_35
+	JMP  wide_38
 
-narrow_36:
-panel_45:
+narrow_39:
+panel_49:
 	TESTQ      R15, R15
-	JLE        end_46
+	JLE        end_50
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -976,23 +986,27 @@ panel_45:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_47:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_49
-	MOVQ R13, R14
+piece_51:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_53
+	MOVQ  R13, R14
 
-below_49:
+below_53:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_50
+	JLE  below_54
 	MOVQ CX, R14
 
-below_50:
+below_54:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -1003,8 +1017,15 @@ below_50:
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_55
 
-loop_51:
+inside_55:
+loop_56:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -1044,17 +1065,18 @@ loop_51:
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z4
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z5
 	VFMADD231PS.BCST 12(SI)(R11*2), Z30, Z6
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_51
+	JNZ              loop_56
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_53
+	JZ               first_58
 	CMPQ             R15, $0x00000010
-	JGE              whole_55
+	JGE              whole_60
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -1090,9 +1112,9 @@ loop_51:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z6
 	VMOVUPS          Z6, K1, (R14)
-	JMP              end_56
+	JMP              end_61
 
-whole_55:
+whole_60:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -1118,12 +1140,12 @@ whole_55:
 	VFMADD213PS (R14), Z30, Z6
 	VMOVUPS     Z6, (R14)
 
-end_56:
-	JMP end_54
+end_61:
+	JMP end_59
 
-first_53:
+first_58:
 	CMPQ        R15, $0x00000010
-	JGE         whole_57
+	JGE         whole_62
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -1153,9 +1175,9 @@ first_53:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z6
 	VMOVUPS     Z6, K1, (R14)
-	JMP         end_58
+	JMP         end_63
 
-whole_57:
+whole_62:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -1182,18 +1204,21 @@ whole_57:
 	VFMADD213PS Z29, Z30, Z6
 	VMOVUPS     Z6, (R14)
 
-end_58:
-end_54:
-	CMPQ AX, R13
-	JNE  same_48
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_63:
+end_59:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_52
+	ADDQ  $0x00000040, BX
 
-same_48:
+same_52:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_47
+	JLT  piece_51
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1205,9 +1230,9 @@ same_48:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_45
+	JMP  panel_49
 
-end_46:
+end_50:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000001c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -1221,9 +1246,9 @@ end_46:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000007, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows6_5:
+rows6_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -1235,48 +1260,44 @@ rows6_5:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_59:
-	CMPQ       R15, $0x00000020
-	JLT        narrow_60
-	MOVQ       ldy+24(FP), CX
-	SHLQ       $0x02, CX
-	MOVQ       DX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	MOVQ       R12, BX
-	XORL       AX, AX
-	MOVQ       step+152(FP), R13
+wide_64:
+	CMPQ   R15, $0x00000020
+	JLT    narrow_65
+	MOVQ   R12, BX
+	XORL   AX, AX
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	VPXORD Z18, Z18, Z18
+	VPXORD Z19, Z19, Z19
+	VPXORD Z20, Z20, Z20
+	VPXORD Z21, Z21, Z21
+	VPXORD Z22, Z22, Z22
+	VPXORD Z23, Z23, Z23
 
-piece_61:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_63
-	MOVQ R13, R14
+piece_66:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_68
+	MOVQ  R13, R14
 
-below_63:
+below_68:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_64
+	JLE  below_69
 	MOVQ CX, R14
 
-below_64:
+below_69:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -1292,8 +1313,16 @@ below_64:
 	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_70
+	ADDQ   R10, R13
 
-loop_65:
+inside_70:
+loop_71:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -1364,120 +1393,92 @@ loop_65:
 	VFMADD231PS.BCST 12(R9), Z30, Z7
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z9
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z11
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_65
-	TESTQ            AX, AX
+	JNZ              loop_71
 	MOVQ             R14, AX
-	JZ               first_67
 	VMOVUPS          (BX), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      (R14), Z30, Z0
-	VMOVUPS          Z0, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z2
-	VMOVUPS          Z2, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z4
-	VMOVUPS          Z4, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z6
-	VMOVUPS          Z6, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z8
-	VMOVUPS          Z8, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z10
-	VMOVUPS          Z10, (R14)
+	VFMADD231PS      Z30, Z0, Z12
+	VFMADD231PS      Z30, Z2, Z14
+	VFMADD231PS      Z30, Z4, Z16
+	VFMADD231PS      Z30, Z6, Z18
+	VFMADD231PS      Z30, Z8, Z20
+	VFMADD231PS      Z30, Z10, Z22
 	MOVQ             lds+120(FP), CX
 	SHLQ             $0x02, CX
 	VMOVUPS          (BX)(CX*1), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      64(R14), Z30, Z1
-	VMOVUPS          Z1, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z3
-	VMOVUPS          Z3, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z5
-	VMOVUPS          Z5, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z7
-	VMOVUPS          Z7, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z9
-	VMOVUPS          Z9, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z11
-	VMOVUPS          Z11, 64(R14)
-	JMP              end_68
+	VFMADD231PS      Z30, Z1, Z13
+	VFMADD231PS      Z30, Z3, Z15
+	VFMADD231PS      Z30, Z5, Z17
+	VFMADD231PS      Z30, Z7, Z19
+	VFMADD231PS      Z30, Z9, Z21
+	VFMADD231PS      Z30, Z11, Z23
+	MOVQ             BX, R13
+	SUBQ             R12, R13
+	SHRQ             $0x06, R13
+	INCQ             R13
+	IMULQ            step+152(FP), R13
+	CMPQ             AX, R13
+	JNE              same_67
+	ADDQ             $0x00000040, BX
 
-first_67:
-	VPXORD      Z29, Z29, Z29
-	VMOVUPS     (BX), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z0
-	VMOVUPS     Z0, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z2
-	VMOVUPS     Z2, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z4
-	VMOVUPS     Z4, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z6
-	VMOVUPS     Z6, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z8
-	VMOVUPS     Z8, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z10
-	VMOVUPS     Z10, (R14)
-	MOVQ        lds+120(FP), CX
-	SHLQ        $0x02, CX
-	VMOVUPS     (BX)(CX*1), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z1
-	VMOVUPS     Z1, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z3
-	VMOVUPS     Z3, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z5
-	VMOVUPS     Z5, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z7
-	VMOVUPS     Z7, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z9
-	VMOVUPS     Z9, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z11
-	VMOVUPS     Z11, 64(R14)
+same_67:
+	MOVQ     k+144(FP), R14
+	CMPQ     AX, R14
+	JLT      piece_66
+	CMPQ     bypass+160(FP), $0x00
+	JEQ      cached_73
+	MOVQ     ldy+24(FP), CX
+	SHLQ     $0x02, CX
+	MOVQ     DX, R14
+	VMOVNTPS Z12, (R14)
+	VMOVNTPS Z13, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z14, (R14)
+	VMOVNTPS Z15, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z16, (R14)
+	VMOVNTPS Z17, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z18, (R14)
+	VMOVNTPS Z19, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z20, (R14)
+	VMOVNTPS Z21, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z22, (R14)
+	VMOVNTPS Z23, 64(R14)
+	JMP      end_74
 
-end_68:
-	CMPQ AX, R13
-	JNE  same_62
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+cached_73:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS Z12, (R14)
+	VMOVUPS Z13, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z14, (R14)
+	VMOVUPS Z15, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z16, (R14)
+	VMOVUPS Z17, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z18, (R14)
+	VMOVUPS Z19, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z20, (R14)
+	VMOVUPS Z21, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z22, (R14)
+	VMOVUPS Z23, 64(R14)
 
-same_62:
+end_74:
 	MOVQ k+144(FP), R14
-	CMPQ AX, R14
-	JLT  piece_61
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1491,12 +1492,12 @@ same_62:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_59
+	JMP  wide_64
 
-narrow_60:
-panel_69:
+narrow_65:
+panel_75:
 	TESTQ      R15, R15
-	JLE        end_70
+	JLE        end_76
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -1513,23 +1514,27 @@ panel_69:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_71:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_73
-	MOVQ R13, R14
+piece_77:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_79
+	MOVQ  R13, R14
 
-below_73:
+below_79:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_74
+	JLE  below_80
 	MOVQ CX, R14
 
-below_74:
+below_80:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -1539,8 +1544,15 @@ below_74:
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_81
 
-loop_75:
+inside_81:
+loop_82:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -1576,17 +1588,18 @@ loop_75:
 	VFMADD231PS.BCST 12(R9), Z30, Z3
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z4
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z5
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_75
+	JNZ              loop_82
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_77
+	JZ               first_84
 	CMPQ             R15, $0x00000010
-	JGE              whole_79
+	JGE              whole_86
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -1618,9 +1631,9 @@ loop_75:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z5
 	VMOVUPS          Z5, K1, (R14)
-	JMP              end_80
+	JMP              end_87
 
-whole_79:
+whole_86:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -1643,12 +1656,12 @@ whole_79:
 	VFMADD213PS (R14), Z30, Z5
 	VMOVUPS     Z5, (R14)
 
-end_80:
-	JMP end_78
+end_87:
+	JMP end_85
 
-first_77:
+first_84:
 	CMPQ        R15, $0x00000010
-	JGE         whole_81
+	JGE         whole_88
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -1675,9 +1688,9 @@ first_77:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z5
 	VMOVUPS     Z5, K1, (R14)
-	JMP         end_82
+	JMP         end_89
 
-whole_81:
+whole_88:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -1701,18 +1714,21 @@ whole_81:
 	VFMADD213PS Z29, Z30, Z5
 	VMOVUPS     Z5, (R14)
 
-end_82:
-end_78:
-	CMPQ AX, R13
-	JNE  same_72
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_89:
+end_85:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_78
+	ADDQ  $0x00000040, BX
 
-same_72:
+same_78:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_71
+	JLT  piece_77
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1724,9 +1740,9 @@ same_72:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_69
+	JMP  panel_75
 
-end_70:
+end_76:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000018, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -1740,9 +1756,9 @@ end_70:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000006, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows5_6:
+rows5_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -1754,45 +1770,42 @@ rows5_6:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_83:
-	CMPQ       R15, $0x00000020
-	JLT        narrow_84
-	MOVQ       ldy+24(FP), CX
-	SHLQ       $0x02, CX
-	MOVQ       DX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	MOVQ       R12, BX
-	XORL       AX, AX
-	MOVQ       step+152(FP), R13
+wide_90:
+	CMPQ   R15, $0x00000020
+	JLT    narrow_91
+	MOVQ   R12, BX
+	XORL   AX, AX
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	VPXORD Z18, Z18, Z18
+	VPXORD Z19, Z19, Z19
 
-piece_85:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_87
-	MOVQ R13, R14
+piece_92:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_94
+	MOVQ  R13, R14
 
-below_87:
+below_94:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_88
+	JLE  below_95
 	MOVQ CX, R14
 
-below_88:
+below_95:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -1806,8 +1819,16 @@ below_88:
 	VPXORD Z7, Z7, Z7
 	VPXORD Z8, Z8, Z8
 	VPXORD Z9, Z9, Z9
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_96
+	ADDQ   R10, R13
 
-loop_89:
+inside_96:
+loop_97:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -1870,108 +1891,84 @@ loop_89:
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z5
 	VFMADD231PS.BCST 12(R9), Z30, Z7
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z9
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_89
-	TESTQ            AX, AX
+	JNZ              loop_97
 	MOVQ             R14, AX
-	JZ               first_91
 	VMOVUPS          (BX), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      (R14), Z30, Z0
-	VMOVUPS          Z0, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z2
-	VMOVUPS          Z2, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z4
-	VMOVUPS          Z4, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z6
-	VMOVUPS          Z6, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z8
-	VMOVUPS          Z8, (R14)
+	VFMADD231PS      Z30, Z0, Z10
+	VFMADD231PS      Z30, Z2, Z12
+	VFMADD231PS      Z30, Z4, Z14
+	VFMADD231PS      Z30, Z6, Z16
+	VFMADD231PS      Z30, Z8, Z18
 	MOVQ             lds+120(FP), CX
 	SHLQ             $0x02, CX
 	VMOVUPS          (BX)(CX*1), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      64(R14), Z30, Z1
-	VMOVUPS          Z1, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z3
-	VMOVUPS          Z3, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z5
-	VMOVUPS          Z5, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z7
-	VMOVUPS          Z7, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z9
-	VMOVUPS          Z9, 64(R14)
-	JMP              end_92
+	VFMADD231PS      Z30, Z1, Z11
+	VFMADD231PS      Z30, Z3, Z13
+	VFMADD231PS      Z30, Z5, Z15
+	VFMADD231PS      Z30, Z7, Z17
+	VFMADD231PS      Z30, Z9, Z19
+	MOVQ             BX, R13
+	SUBQ             R12, R13
+	SHRQ             $0x06, R13
+	INCQ             R13
+	IMULQ            step+152(FP), R13
+	CMPQ             AX, R13
+	JNE              same_93
+	ADDQ             $0x00000040, BX
 
-first_91:
-	VPXORD      Z29, Z29, Z29
-	VMOVUPS     (BX), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z0
-	VMOVUPS     Z0, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z2
-	VMOVUPS     Z2, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z4
-	VMOVUPS     Z4, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z6
-	VMOVUPS     Z6, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z8
-	VMOVUPS     Z8, (R14)
-	MOVQ        lds+120(FP), CX
-	SHLQ        $0x02, CX
-	VMOVUPS     (BX)(CX*1), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z1
-	VMOVUPS     Z1, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z3
-	VMOVUPS     Z3, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z5
-	VMOVUPS     Z5, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z7
-	VMOVUPS     Z7, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z9
-	VMOVUPS     Z9, 64(R14)
+same_93:
+	MOVQ     k+144(FP), R14
+	CMPQ     AX, R14
+	JLT      piece_92
+	CMPQ     bypass+160(FP), $0x00
+	JEQ      cached_99
+	MOVQ     ldy+24(FP), CX
+	SHLQ     $0x02, CX
+	MOVQ     DX, R14
+	VMOVNTPS Z10, (R14)
+	VMOVNTPS Z11, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z12, (R14)
+	VMOVNTPS Z13, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z14, (R14)
+	VMOVNTPS Z15, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z16, (R14)
+	VMOVNTPS Z17, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z18, (R14)
+	VMOVNTPS Z19, 64(R14)
+	JMP      end_100
 
-end_92:
-	CMPQ AX, R13
-	JNE  same_86
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+cached_99:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS Z10, (R14)
+	VMOVUPS Z11, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z12, (R14)
+	VMOVUPS Z13, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z14, (R14)
+	VMOVUPS Z15, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z16, (R14)
+	VMOVUPS Z17, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z18, (R14)
+	VMOVUPS Z19, 64(R14)
 
-same_86:
+end_100:
 	MOVQ k+144(FP), R14
-	CMPQ AX, R14
-	JLT  piece_85
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1985,12 +1982,12 @@ same_86:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_83
+	JMP  wide_90
 
-narrow_84:
-panel_93:
+narrow_91:
+panel_101:
 	TESTQ      R15, R15
-	JLE        end_94
+	JLE        end_102
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2005,23 +2002,27 @@ panel_93:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_95:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_97
-	MOVQ R13, R14
+piece_103:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_105
+	MOVQ  R13, R14
 
-below_97:
+below_105:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_98
+	JLE  below_106
 	MOVQ CX, R14
 
-below_98:
+below_106:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -2030,8 +2031,15 @@ below_98:
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_107
 
-loop_99:
+inside_107:
+loop_108:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -2063,17 +2071,18 @@ loop_99:
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z2
 	VFMADD231PS.BCST 12(R9), Z30, Z3
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z4
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_99
+	JNZ              loop_108
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_101
+	JZ               first_110
 	CMPQ             R15, $0x00000010
-	JGE              whole_103
+	JGE              whole_112
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -2101,9 +2110,9 @@ loop_99:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z4
 	VMOVUPS          Z4, K1, (R14)
-	JMP              end_104
+	JMP              end_113
 
-whole_103:
+whole_112:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -2123,12 +2132,12 @@ whole_103:
 	VFMADD213PS (R14), Z30, Z4
 	VMOVUPS     Z4, (R14)
 
-end_104:
-	JMP end_102
+end_113:
+	JMP end_111
 
-first_101:
+first_110:
 	CMPQ        R15, $0x00000010
-	JGE         whole_105
+	JGE         whole_114
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -2152,9 +2161,9 @@ first_101:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z4
 	VMOVUPS     Z4, K1, (R14)
-	JMP         end_106
+	JMP         end_115
 
-whole_105:
+whole_114:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -2175,18 +2184,21 @@ whole_105:
 	VFMADD213PS Z29, Z30, Z4
 	VMOVUPS     Z4, (R14)
 
-end_106:
-end_102:
-	CMPQ AX, R13
-	JNE  same_96
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_115:
+end_111:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_104
+	ADDQ  $0x00000040, BX
 
-same_96:
+same_104:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_95
+	JLT  piece_103
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2198,9 +2210,9 @@ same_96:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_93
+	JMP  panel_101
 
-end_94:
+end_102:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000014, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -2214,9 +2226,9 @@ end_94:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000005, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows4_7:
+rows4_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -2229,9 +2241,9 @@ rows4_7:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_107:
+wide_116:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_108
+	JLT        narrow_117
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2256,23 +2268,27 @@ wide_107:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_109:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_111
-	MOVQ R13, R14
+piece_118:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_120
+	MOVQ  R13, R14
 
-below_111:
+below_120:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_112
+	JLE  below_121
 	MOVQ CX, R14
 
-below_112:
+below_121:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -2292,8 +2308,18 @@ below_112:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_122
+	ADDQ   R10, R13
+	ADDQ   R10, R13
+	ADDQ   R10, R13
 
-loop_113:
+inside_122:
+loop_123:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -2402,18 +2428,19 @@ loop_113:
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z7
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z11
 	VFMADD231PS.BCST 12(R9), Z30, Z15
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
-	PREFETCHT0       4096(DI)(R10*2)
-	PREFETCHT0       4096(DI)(R11*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	PREFETCHT1       (R13)(R10*2)
+	PREFETCHT1       (R13)(R11*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_113
+	JNZ              loop_123
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_115
+	JZ               first_125
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -2481,9 +2508,9 @@ loop_113:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z15
 	VMOVUPS          Z15, 192(R14)
-	JMP              end_116
+	JMP              end_126
 
-first_115:
+first_125:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -2553,17 +2580,20 @@ first_115:
 	VFMADD213PS Z29, Z30, Z15
 	VMOVUPS     Z15, 192(R14)
 
-end_116:
-	CMPQ AX, R13
-	JNE  same_110
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_126:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_119
+	ADDQ  $0x00000040, BX
 
-same_110:
+same_119:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_109
+	JLT  piece_118
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2581,12 +2611,12 @@ same_110:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_107
+	JMP  wide_116
 
-narrow_108:
-panel_117:
+narrow_117:
+panel_127:
 	TESTQ      R15, R15
-	JLE        end_118
+	JLE        end_128
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2599,23 +2629,27 @@ panel_117:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_119:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_121
-	MOVQ R13, R14
+piece_129:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_131
+	MOVQ  R13, R14
 
-below_121:
+below_131:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_122
+	JLE  below_132
 	MOVQ CX, R14
 
-below_122:
+below_132:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -2623,8 +2657,15 @@ below_122:
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_133
 
-loop_123:
+inside_133:
+loop_134:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -2652,17 +2693,18 @@ loop_123:
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z1
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z2
 	VFMADD231PS.BCST 12(R9), Z30, Z3
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_123
+	JNZ              loop_134
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_125
+	JZ               first_136
 	CMPQ             R15, $0x00000010
-	JGE              whole_127
+	JGE              whole_138
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -2686,9 +2728,9 @@ loop_123:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z3
 	VMOVUPS          Z3, K1, (R14)
-	JMP              end_128
+	JMP              end_139
 
-whole_127:
+whole_138:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -2705,12 +2747,12 @@ whole_127:
 	VFMADD213PS (R14), Z30, Z3
 	VMOVUPS     Z3, (R14)
 
-end_128:
-	JMP end_126
+end_139:
+	JMP end_137
 
-first_125:
+first_136:
 	CMPQ        R15, $0x00000010
-	JGE         whole_129
+	JGE         whole_140
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -2731,9 +2773,9 @@ first_125:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z3
 	VMOVUPS     Z3, K1, (R14)
-	JMP         end_130
+	JMP         end_141
 
-whole_129:
+whole_140:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -2751,18 +2793,21 @@ whole_129:
 	VFMADD213PS Z29, Z30, Z3
 	VMOVUPS     Z3, (R14)
 
-end_130:
-end_126:
-	CMPQ AX, R13
-	JNE  same_120
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_141:
+end_137:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_130
+	ADDQ  $0x00000040, BX
 
-same_120:
+same_130:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_119
+	JLT  piece_129
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2774,9 +2819,9 @@ same_120:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_117
+	JMP  panel_127
 
-end_118:
+end_128:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000010, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -2790,9 +2835,9 @@ end_118:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000004, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows3_8:
+rows3_9:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -2803,9 +2848,9 @@ rows3_8:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_131:
+wide_142:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_132
+	JLT        narrow_143
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2825,23 +2870,27 @@ wide_131:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_133:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_135
-	MOVQ R13, R14
+piece_144:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_146
+	MOVQ  R13, R14
 
-below_135:
+below_146:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_136
+	JLE  below_147
 	MOVQ CX, R14
 
-below_136:
+below_147:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -2857,8 +2906,18 @@ below_136:
 	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_148
+	ADDQ   R10, R13
+	ADDQ   R10, R13
+	ADDQ   R10, R13
 
-loop_137:
+inside_148:
+loop_149:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -2951,17 +3010,18 @@ loop_137:
 	VFMADD231PS.BCST 12(SI), Z30, Z3
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z7
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z11
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
-	PREFETCHT0       4096(DI)(R10*2)
-	PREFETCHT0       4096(DI)(R11*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	PREFETCHT1       (R13)(R10*2)
+	PREFETCHT1       (R13)(R11*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_137
+	JNZ              loop_149
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_139
+	JZ               first_151
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -3017,9 +3077,9 @@ loop_137:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z11
 	VMOVUPS          Z11, 192(R14)
-	JMP              end_140
+	JMP              end_152
 
-first_139:
+first_151:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3077,17 +3137,20 @@ first_139:
 	VFMADD213PS Z29, Z30, Z11
 	VMOVUPS     Z11, 192(R14)
 
-end_140:
-	CMPQ AX, R13
-	JNE  same_134
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_152:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_145
+	ADDQ  $0x00000040, BX
 
-same_134:
+same_145:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_133
+	JLT  piece_144
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3104,12 +3167,12 @@ same_134:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_131
+	JMP  wide_142
 
-narrow_132:
-panel_141:
+narrow_143:
+panel_153:
 	TESTQ      R15, R15
-	JLE        end_142
+	JLE        end_154
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3120,31 +3183,42 @@ panel_141:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_143:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_145
-	MOVQ R13, R14
+piece_155:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_157
+	MOVQ  R13, R14
 
-below_145:
+below_157:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_146
+	JLE  below_158
 	MOVQ CX, R14
 
-below_146:
+below_158:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_159
 
-loop_147:
+inside_159:
+loop_160:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3168,16 +3242,17 @@ loop_147:
 	VFMADD231PS.BCST 12(SI), Z30, Z0
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z1
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z2
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_147
+	JNZ              loop_160
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_149
+	JZ               first_162
 	CMPQ             R15, $0x00000010
-	JGE              whole_151
+	JGE              whole_164
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -3197,9 +3272,9 @@ loop_147:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z2
 	VMOVUPS          Z2, K1, (R14)
-	JMP              end_152
+	JMP              end_165
 
-whole_151:
+whole_164:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -3213,12 +3288,12 @@ whole_151:
 	VFMADD213PS (R14), Z30, Z2
 	VMOVUPS     Z2, (R14)
 
-end_152:
-	JMP end_150
+end_165:
+	JMP end_163
 
-first_149:
+first_162:
 	CMPQ        R15, $0x00000010
-	JGE         whole_153
+	JGE         whole_166
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -3236,9 +3311,9 @@ first_149:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z2
 	VMOVUPS     Z2, K1, (R14)
-	JMP         end_154
+	JMP         end_167
 
-whole_153:
+whole_166:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3253,18 +3328,21 @@ whole_153:
 	VFMADD213PS Z29, Z30, Z2
 	VMOVUPS     Z2, (R14)
 
-end_154:
-end_150:
-	CMPQ AX, R13
-	JNE  same_144
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_167:
+end_163:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_156
+	ADDQ  $0x00000040, BX
 
-same_144:
+same_156:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_143
+	JLT  piece_155
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3275,9 +3353,9 @@ same_144:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_141
+	JMP  panel_153
 
-end_142:
+end_154:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000000c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -3291,9 +3369,9 @@ end_142:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000003, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows2_9:
+rows2_10:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -3304,9 +3382,9 @@ rows2_9:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_155:
+wide_168:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_156
+	JLT        narrow_169
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3321,23 +3399,27 @@ wide_155:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_157:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_159
-	MOVQ R13, R14
+piece_170:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_172
+	MOVQ  R13, R14
 
-below_159:
+below_172:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_160
+	JLE  below_173
 	MOVQ CX, R14
 
-below_160:
+below_173:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -3349,8 +3431,18 @@ below_160:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_174
+	ADDQ   R10, R13
+	ADDQ   R10, R13
+	ADDQ   R10, R13
 
-loop_161:
+inside_174:
+loop_175:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3427,17 +3519,18 @@ loop_161:
 	VPANDD           Z31, Z30, Z30
 	VFMADD231PS.BCST 12(SI), Z30, Z3
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z7
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
-	PREFETCHT0       4096(DI)(R10*2)
-	PREFETCHT0       4096(DI)(R11*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	PREFETCHT1       (R13)(R10*2)
+	PREFETCHT1       (R13)(R11*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_161
+	JNZ              loop_175
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_163
+	JZ               first_177
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -3481,9 +3574,9 @@ loop_161:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z7
 	VMOVUPS          Z7, 192(R14)
-	JMP              end_164
+	JMP              end_178
 
-first_163:
+first_177:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3529,17 +3622,20 @@ first_163:
 	VFMADD213PS Z29, Z30, Z7
 	VMOVUPS     Z7, 192(R14)
 
-end_164:
-	CMPQ AX, R13
-	JNE  same_158
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_178:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_171
+	ADDQ  $0x00000040, BX
 
-same_158:
+same_171:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_157
+	JLT  piece_170
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3556,12 +3652,12 @@ same_158:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_155
+	JMP  wide_168
 
-narrow_156:
-panel_165:
+narrow_169:
+panel_179:
 	TESTQ      R15, R15
-	JLE        end_166
+	JLE        end_180
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3570,30 +3666,41 @@ panel_165:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_167:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_169
-	MOVQ R13, R14
+piece_181:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_183
+	MOVQ  R13, R14
 
-below_169:
+below_183:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_170
+	JLE  below_184
 	MOVQ CX, R14
 
-below_170:
+below_184:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_185
 
-loop_171:
+inside_185:
+loop_186:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3613,16 +3720,17 @@ loop_171:
 	VPANDD           Z31, Z30, Z30
 	VFMADD231PS.BCST 12(SI), Z30, Z0
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z1
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_171
+	JNZ              loop_186
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_173
+	JZ               first_188
 	CMPQ             R15, $0x00000010
-	JGE              whole_175
+	JGE              whole_190
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -3638,9 +3746,9 @@ loop_171:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z1
 	VMOVUPS          Z1, K1, (R14)
-	JMP              end_176
+	JMP              end_191
 
-whole_175:
+whole_190:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -3651,12 +3759,12 @@ whole_175:
 	VFMADD213PS (R14), Z30, Z1
 	VMOVUPS     Z1, (R14)
 
-end_176:
-	JMP end_174
+end_191:
+	JMP end_189
 
-first_173:
+first_188:
 	CMPQ        R15, $0x00000010
-	JGE         whole_177
+	JGE         whole_192
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -3671,9 +3779,9 @@ first_173:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z1
 	VMOVUPS     Z1, K1, (R14)
-	JMP         end_178
+	JMP         end_193
 
-whole_177:
+whole_192:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3685,18 +3793,21 @@ whole_177:
 	VFMADD213PS Z29, Z30, Z1
 	VMOVUPS     Z1, (R14)
 
-end_178:
-end_174:
-	CMPQ AX, R13
-	JNE  same_168
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_193:
+end_189:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_182
+	ADDQ  $0x00000040, BX
 
-same_168:
+same_182:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_167
+	JLT  piece_181
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3707,9 +3818,9 @@ same_168:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_165
+	JMP  panel_179
 
-end_166:
+end_180:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000008, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -3723,9 +3834,9 @@ end_166:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000002, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows1_10:
+rows1_11:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -3736,9 +3847,9 @@ rows1_10:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_179:
+wide_194:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_180
+	JLT        narrow_195
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3748,23 +3859,27 @@ wide_179:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_181:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_183
-	MOVQ R13, R14
+piece_196:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_198
+	MOVQ  R13, R14
 
-below_183:
+below_198:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_184
+	JLE  below_199
 	MOVQ CX, R14
 
-below_184:
+below_199:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -3772,8 +3887,18 @@ below_184:
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_200
+	ADDQ   R10, R13
+	ADDQ   R10, R13
+	ADDQ   R10, R13
 
-loop_185:
+inside_200:
+loop_201:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3834,17 +3959,18 @@ loop_185:
 	VPSRAD           $0x04, (DI)(R11*1), Z30
 	VPANDD           Z31, Z30, Z30
 	VFMADD231PS.BCST 12(SI), Z30, Z3
-	PREFETCHT0       2048(DI)
-	PREFETCHT0       2048(DI)(R10*1)
-	PREFETCHT0       2048(DI)(R10*2)
-	PREFETCHT0       2048(DI)(R11*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	PREFETCHT1       (R13)(R10*2)
+	PREFETCHT1       (R13)(R11*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_185
+	JNZ              loop_201
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_187
+	JZ               first_203
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -3876,9 +4002,9 @@ loop_185:
 	MOVQ             DX, R14
 	VFMADD213PS      192(R14), Z30, Z3
 	VMOVUPS          Z3, 192(R14)
-	JMP              end_188
+	JMP              end_204
 
-first_187:
+first_203:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3912,17 +4038,20 @@ first_187:
 	VFMADD213PS Z29, Z30, Z3
 	VMOVUPS     Z3, 192(R14)
 
-end_188:
-	CMPQ AX, R13
-	JNE  same_182
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_204:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_197
+	ADDQ  $0x00000040, BX
 
-same_182:
+same_197:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_181
+	JLT  piece_196
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3939,41 +4068,52 @@ same_182:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_179
+	JMP  wide_194
 
-narrow_180:
-panel_189:
+narrow_195:
+panel_205:
 	TESTQ      R15, R15
-	JLE        end_190
+	JLE        end_206
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_191:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_193
-	MOVQ R13, R14
+piece_207:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_209
+	MOVQ  R13, R14
 
-below_193:
+below_209:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_194
+	JLE  below_210
 	MOVQ CX, R14
 
-below_194:
+below_210:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
 	VPXORD Z0, Z0, Z0
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_211
 
-loop_195:
+inside_211:
+loop_212:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3989,16 +4129,17 @@ loop_195:
 	VPSRAD           $0x04, (DI), Z30
 	VPANDD           Z31, Z30, Z30
 	VFMADD231PS.BCST 12(SI), Z30, Z0
-	PREFETCHT0       2048(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_195
+	JNZ              loop_212
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_197
+	JZ               first_214
 	CMPQ             R15, $0x00000010
-	JGE              whole_199
+	JGE              whole_216
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -4010,9 +4151,9 @@ loop_195:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z0
 	VMOVUPS          Z0, K1, (R14)
-	JMP              end_200
+	JMP              end_217
 
-whole_199:
+whole_216:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -4020,12 +4161,12 @@ whole_199:
 	VFMADD213PS (R14), Z30, Z0
 	VMOVUPS     Z0, (R14)
 
-end_200:
-	JMP end_198
+end_217:
+	JMP end_215
 
-first_197:
+first_214:
 	CMPQ        R15, $0x00000010
-	JGE         whole_201
+	JGE         whole_218
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -4037,9 +4178,9 @@ first_197:
 	MOVQ        DX, R14
 	VFMADD132PS (BX), Z29, Z0
 	VMOVUPS     Z0, K1, (R14)
-	JMP         end_202
+	JMP         end_219
 
-whole_201:
+whole_218:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -4048,18 +4189,21 @@ whole_201:
 	VFMADD213PS Z29, Z30, Z0
 	VMOVUPS     Z0, (R14)
 
-end_202:
-end_198:
-	CMPQ AX, R13
-	JNE  same_192
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_219:
+end_215:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_208
+	ADDQ  $0x00000040, BX
 
-same_192:
+same_208:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_191
+	JLT  piece_207
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -4070,9 +4214,9 @@ same_192:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_189
+	JMP  panel_205
 
-end_190:
+end_206:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000004, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -4086,60 +4230,69 @@ end_190:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000001, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
 done_1:
+	SFENCE
 	VZEROUPPER
 	RET
 
 DATA c87f00000<>+0(SB)/4, $0x87f00000
 GLOBL c87f00000<>(SB), RODATA|NOPTR, $4
 
-// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int)
+// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int, bypass int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-160
+TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-168
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
 	VBROADCASTSS c0000bf80<>+0(SB), Z31
+	MOVQ         y_base+0(FP), AX
+	MOVQ         ldy+24(FP), CX
+	SHLQ         $0x02, CX
+	ORQ          CX, AX
+	TESTQ        $0x0000003f, AX
+	JZ           whole_2
+	MOVQ         $0x00000000, bypass+160(FP)
 
-rows_2:
+whole_2:
+rows_3:
 	MOVQ  m+128(FP), AX
 	TESTQ AX, AX
 	JLE   done_1
 	CMPQ  AX, $0x00000010
-	JGE   rows8_3
+	JGE   rows8_4
 	CMPQ  AX, $0x0000000f
-	JGE   rows8_3
+	JGE   rows8_4
 	CMPQ  AX, $0x0000000e
-	JGE   rows7_4
+	JGE   rows7_5
 	CMPQ  AX, $0x0000000d
-	JGE   rows7_4
+	JGE   rows7_5
 	CMPQ  AX, $0x0000000c
-	JGE   rows6_5
+	JGE   rows6_6
 	CMPQ  AX, $0x0000000b
-	JGE   rows6_5
+	JGE   rows6_6
 	CMPQ  AX, $0x0000000a
-	JGE   rows5_6
+	JGE   rows5_7
 	CMPQ  AX, $0x00000009
-	JGE   rows5_6
+	JGE   rows5_7
 	CMPQ  AX, $0x00000008
-	JGE   rows8_3
+	JGE   rows8_4
 	CMPQ  AX, $0x00000007
-	JGE   rows7_4
+	JGE   rows7_5
 	CMPQ  AX, $0x00000006
-	JGE   rows6_5
+	JGE   rows6_6
 	CMPQ  AX, $0x00000005
-	JGE   rows5_6
+	JGE   rows5_7
 	CMPQ  AX, $0x00000004
-	JGE   rows4_7
+	JGE   rows4_8
 	CMPQ  AX, $0x00000003
-	JGE   rows3_8
+	JGE   rows3_9
 	CMPQ  AX, $0x00000002
-	JGE   rows2_9
-	JMP   rows1_10
+	JGE   rows2_10
+	JMP   rows1_11
 
-rows8_3:
+rows8_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -4152,9 +4305,9 @@ rows8_3:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_11:
+wide_12:
 	CMPQ       R15, $0x00000020
-	JLT        narrow_12
+	JLT        narrow_13
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -4183,23 +4336,27 @@ wide_11:
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_13:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_15
-	MOVQ R13, R14
-
-below_15:
-	MOVQ k+144(FP), CX
-	CMPQ R14, CX
-	JLE  below_16
-	MOVQ CX, R14
+piece_14:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_16
+	MOVQ  R13, R14
 
 below_16:
+	MOVQ k+144(FP), CX
+	CMPQ R14, CX
+	JLE  below_17
+	MOVQ CX, R14
+
+below_17:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -4219,8 +4376,16 @@ below_16:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_18
+	ADDQ   R10, R13
 
-loop_17:
+inside_18:
+loop_19:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -4323,16 +4488,17 @@ loop_17:
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z11
 	VFMADD231PS.BCST 12(SI)(R11*2), Z30, Z13
 	VFMADD231PS.BCST 12(R9)(R8*4), Z30, Z15
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_17
+	JNZ              loop_19
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_19
+	JZ               first_21
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -4389,9 +4555,9 @@ loop_17:
 	ADDQ             CX, R14
 	VFMADD213PS      64(R14), Z30, Z15
 	VMOVUPS          Z15, 64(R14)
-	JMP              end_20
+	JMP              end_22
 
-first_19:
+first_21:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -4450,17 +4616,20 @@ first_19:
 	VFMADD213PS Z29, Z30, Z15
 	VMOVUPS     Z15, 64(R14)
 
-end_20:
-	CMPQ AX, R13
-	JNE  same_14
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_22:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_15
+	ADDQ  $0x00000040, BX
 
-same_14:
+same_15:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_13
+	JLT  piece_14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -4474,12 +4643,12 @@ same_14:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_11
+	JMP  wide_12
 
-narrow_12:
-panel_21:
+narrow_13:
+panel_23:
 	TESTQ      R15, R15
-	JLE        end_22
+	JLE        end_24
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -4500,23 +4669,27 @@ panel_21:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_23:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_25
-	MOVQ R13, R14
+piece_25:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_27
+	MOVQ  R13, R14
 
-below_25:
+below_27:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_26
+	JLE  below_28
 	MOVQ CX, R14
 
-below_26:
+below_28:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -4528,8 +4701,15 @@ below_26:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_29
 
-loop_27:
+inside_29:
+loop_30:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -4581,17 +4761,18 @@ loop_27:
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z5
 	VFMADD231PS.BCST 12(SI)(R11*2), Z30, Z6
 	VFMADD231PS.BCST 12(R9)(R8*4), Z30, Z7
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_27
+	JNZ              loop_30
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_29
+	JZ               first_32
 	CMPQ             R15, $0x00000010
-	JGE              whole_31
+	JGE              whole_34
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -4631,9 +4812,9 @@ loop_27:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z7
 	VMOVUPS          Z7, K1, (R14)
-	JMP              end_32
+	JMP              end_35
 
-whole_31:
+whole_34:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -4662,12 +4843,12 @@ whole_31:
 	VFMADD213PS (R14), Z30, Z7
 	VMOVUPS     Z7, (R14)
 
-end_32:
-	JMP end_30
+end_35:
+	JMP end_33
 
-first_29:
+first_32:
 	CMPQ        R15, $0x00000010
-	JGE         whole_33
+	JGE         whole_36
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -4700,9 +4881,9 @@ first_29:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z7
 	VMOVUPS     Z7, K1, (R14)
-	JMP         end_34
+	JMP         end_37
 
-whole_33:
+whole_36:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -4732,18 +4913,21 @@ whole_33:
 	VFMADD213PS Z29, Z30, Z7
 	VMOVUPS     Z7, (R14)
 
-end_34:
-end_30:
-	CMPQ AX, R13
-	JNE  same_24
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_37:
+end_33:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_26
+	ADDQ  $0x00000040, BX
 
-same_24:
+same_26:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_23
+	JLT  piece_25
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -4755,9 +4939,9 @@ same_24:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_21
+	JMP  panel_23
 
-end_22:
+end_24:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000020, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -4771,9 +4955,9 @@ end_22:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000008, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows7_4:
+rows7_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -4786,51 +4970,46 @@ rows7_4:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_35:
-	CMPQ       R15, $0x00000020
-	JLT        narrow_36
-	MOVQ       ldy+24(FP), CX
-	SHLQ       $0x02, CX
-	MOVQ       DX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	MOVQ       R12, BX
-	XORL       AX, AX
-	MOVQ       step+152(FP), R13
+wide_38:
+	CMPQ   R15, $0x00000020
+	JLT    narrow_39
+	MOVQ   R12, BX
+	XORL   AX, AX
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	VPXORD Z18, Z18, Z18
+	VPXORD Z19, Z19, Z19
+	VPXORD Z20, Z20, Z20
+	VPXORD Z21, Z21, Z21
+	VPXORD Z22, Z22, Z22
+	VPXORD Z23, Z23, Z23
+	VPXORD Z24, Z24, Z24
+	VPXORD Z25, Z25, Z25
+	VPXORD Z26, Z26, Z26
+	VPXORD Z27, Z27, Z27
 
-piece_37:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_39
-	MOVQ R13, R14
+piece_40:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_42
+	MOVQ  R13, R14
 
-below_39:
+below_42:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_40
+	JLE  below_43
 	MOVQ CX, R14
 
-below_40:
+below_43:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -4848,8 +5027,16 @@ below_40:
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
 	VPXORD Z13, Z13, Z13
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_44
+	ADDQ   R10, R13
 
-loop_41:
+inside_44:
+loop_45:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -4944,132 +5131,100 @@ loop_41:
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z9
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z11
 	VFMADD231PS.BCST 12(SI)(R11*2), Z30, Z13
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_41
-	TESTQ            AX, AX
+	JNZ              loop_45
 	MOVQ             R14, AX
-	JZ               first_43
 	VMOVUPS          (BX), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      (R14), Z30, Z0
-	VMOVUPS          Z0, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z2
-	VMOVUPS          Z2, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z4
-	VMOVUPS          Z4, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z6
-	VMOVUPS          Z6, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z8
-	VMOVUPS          Z8, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z10
-	VMOVUPS          Z10, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z12
-	VMOVUPS          Z12, (R14)
+	VFMADD231PS      Z30, Z0, Z14
+	VFMADD231PS      Z30, Z2, Z16
+	VFMADD231PS      Z30, Z4, Z18
+	VFMADD231PS      Z30, Z6, Z20
+	VFMADD231PS      Z30, Z8, Z22
+	VFMADD231PS      Z30, Z10, Z24
+	VFMADD231PS      Z30, Z12, Z26
 	MOVQ             lds+120(FP), CX
 	SHLQ             $0x02, CX
 	VMOVUPS          (BX)(CX*1), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      64(R14), Z30, Z1
-	VMOVUPS          Z1, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z3
-	VMOVUPS          Z3, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z5
-	VMOVUPS          Z5, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z7
-	VMOVUPS          Z7, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z9
-	VMOVUPS          Z9, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z11
-	VMOVUPS          Z11, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z13
-	VMOVUPS          Z13, 64(R14)
-	JMP              end_44
+	VFMADD231PS      Z30, Z1, Z15
+	VFMADD231PS      Z30, Z3, Z17
+	VFMADD231PS      Z30, Z5, Z19
+	VFMADD231PS      Z30, Z7, Z21
+	VFMADD231PS      Z30, Z9, Z23
+	VFMADD231PS      Z30, Z11, Z25
+	VFMADD231PS      Z30, Z13, Z27
+	MOVQ             BX, R13
+	SUBQ             R12, R13
+	SHRQ             $0x06, R13
+	INCQ             R13
+	IMULQ            step+152(FP), R13
+	CMPQ             AX, R13
+	JNE              same_41
+	ADDQ             $0x00000040, BX
 
-first_43:
-	VPXORD      Z29, Z29, Z29
-	VMOVUPS     (BX), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z0
-	VMOVUPS     Z0, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z2
-	VMOVUPS     Z2, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z4
-	VMOVUPS     Z4, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z6
-	VMOVUPS     Z6, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z8
-	VMOVUPS     Z8, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z10
-	VMOVUPS     Z10, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z12
-	VMOVUPS     Z12, (R14)
-	MOVQ        lds+120(FP), CX
-	SHLQ        $0x02, CX
-	VMOVUPS     (BX)(CX*1), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z1
-	VMOVUPS     Z1, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z3
-	VMOVUPS     Z3, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z5
-	VMOVUPS     Z5, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z7
-	VMOVUPS     Z7, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z9
-	VMOVUPS     Z9, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z11
-	VMOVUPS     Z11, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z13
-	VMOVUPS     Z13, 64(R14)
+same_41:
+	MOVQ     k+144(FP), R14
+	CMPQ     AX, R14
+	JLT      piece_40
+	CMPQ     bypass+160(FP), $0x00
+	JEQ      cached_47
+	MOVQ     ldy+24(FP), CX
+	SHLQ     $0x02, CX
+	MOVQ     DX, R14
+	VMOVNTPS Z14, (R14)
+	VMOVNTPS Z15, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z16, (R14)
+	VMOVNTPS Z17, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z18, (R14)
+	VMOVNTPS Z19, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z20, (R14)
+	VMOVNTPS Z21, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z22, (R14)
+	VMOVNTPS Z23, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z24, (R14)
+	VMOVNTPS Z25, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z26, (R14)
+	VMOVNTPS Z27, 64(R14)
+	JMP      end_48
 
-end_44:
-	CMPQ AX, R13
-	JNE  same_38
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+cached_47:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS Z14, (R14)
+	VMOVUPS Z15, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z16, (R14)
+	VMOVUPS Z17, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z18, (R14)
+	VMOVUPS Z19, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z20, (R14)
+	VMOVUPS Z21, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z22, (R14)
+	VMOVUPS Z23, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z24, (R14)
+	VMOVUPS Z25, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z26, (R14)
+	VMOVUPS Z27, 64(R14)
 
-same_38:
+end_48:
 	MOVQ k+144(FP), R14
-	CMPQ AX, R14
-	JLT  piece_37
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5083,12 +5238,12 @@ same_38:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_35
+	JMP  wide_38
 
-narrow_36:
-panel_45:
+narrow_39:
+panel_49:
 	TESTQ      R15, R15
-	JLE        end_46
+	JLE        end_50
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -5107,23 +5262,27 @@ panel_45:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_47:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_49
-	MOVQ R13, R14
+piece_51:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_53
+	MOVQ  R13, R14
 
-below_49:
+below_53:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_50
+	JLE  below_54
 	MOVQ CX, R14
 
-below_50:
+below_54:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -5134,8 +5293,15 @@ below_50:
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_55
 
-loop_51:
+inside_55:
+loop_56:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -5183,17 +5349,18 @@ loop_51:
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z4
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z5
 	VFMADD231PS.BCST 12(SI)(R11*2), Z30, Z6
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_51
+	JNZ              loop_56
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_53
+	JZ               first_58
 	CMPQ             R15, $0x00000010
-	JGE              whole_55
+	JGE              whole_60
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -5229,9 +5396,9 @@ loop_51:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z6
 	VMOVUPS          Z6, K1, (R14)
-	JMP              end_56
+	JMP              end_61
 
-whole_55:
+whole_60:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -5257,12 +5424,12 @@ whole_55:
 	VFMADD213PS (R14), Z30, Z6
 	VMOVUPS     Z6, (R14)
 
-end_56:
-	JMP end_54
+end_61:
+	JMP end_59
 
-first_53:
+first_58:
 	CMPQ        R15, $0x00000010
-	JGE         whole_57
+	JGE         whole_62
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -5292,9 +5459,9 @@ first_53:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z6
 	VMOVUPS     Z6, K1, (R14)
-	JMP         end_58
+	JMP         end_63
 
-whole_57:
+whole_62:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -5321,18 +5488,21 @@ whole_57:
 	VFMADD213PS Z29, Z30, Z6
 	VMOVUPS     Z6, (R14)
 
-end_58:
-end_54:
-	CMPQ AX, R13
-	JNE  same_48
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_63:
+end_59:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_52
+	ADDQ  $0x00000040, BX
 
-same_48:
+same_52:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_47
+	JLT  piece_51
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5344,9 +5514,9 @@ same_48:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_45
+	JMP  panel_49
 
-end_46:
+end_50:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000001c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -5360,9 +5530,9 @@ end_46:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000007, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows6_5:
+rows6_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -5374,48 +5544,44 @@ rows6_5:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_59:
-	CMPQ       R15, $0x00000020
-	JLT        narrow_60
-	MOVQ       ldy+24(FP), CX
-	SHLQ       $0x02, CX
-	MOVQ       DX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	MOVQ       R12, BX
-	XORL       AX, AX
-	MOVQ       step+152(FP), R13
+wide_64:
+	CMPQ   R15, $0x00000020
+	JLT    narrow_65
+	MOVQ   R12, BX
+	XORL   AX, AX
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	VPXORD Z18, Z18, Z18
+	VPXORD Z19, Z19, Z19
+	VPXORD Z20, Z20, Z20
+	VPXORD Z21, Z21, Z21
+	VPXORD Z22, Z22, Z22
+	VPXORD Z23, Z23, Z23
 
-piece_61:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_63
-	MOVQ R13, R14
+piece_66:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_68
+	MOVQ  R13, R14
 
-below_63:
+below_68:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_64
+	JLE  below_69
 	MOVQ CX, R14
 
-below_64:
+below_69:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -5431,8 +5597,16 @@ below_64:
 	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_70
+	ADDQ   R10, R13
 
-loop_65:
+inside_70:
+loop_71:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -5519,120 +5693,92 @@ loop_65:
 	VFMADD231PS.BCST 12(R9), Z30, Z7
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z9
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z11
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_65
-	TESTQ            AX, AX
+	JNZ              loop_71
 	MOVQ             R14, AX
-	JZ               first_67
 	VMOVUPS          (BX), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      (R14), Z30, Z0
-	VMOVUPS          Z0, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z2
-	VMOVUPS          Z2, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z4
-	VMOVUPS          Z4, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z6
-	VMOVUPS          Z6, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z8
-	VMOVUPS          Z8, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z10
-	VMOVUPS          Z10, (R14)
+	VFMADD231PS      Z30, Z0, Z12
+	VFMADD231PS      Z30, Z2, Z14
+	VFMADD231PS      Z30, Z4, Z16
+	VFMADD231PS      Z30, Z6, Z18
+	VFMADD231PS      Z30, Z8, Z20
+	VFMADD231PS      Z30, Z10, Z22
 	MOVQ             lds+120(FP), CX
 	SHLQ             $0x02, CX
 	VMOVUPS          (BX)(CX*1), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      64(R14), Z30, Z1
-	VMOVUPS          Z1, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z3
-	VMOVUPS          Z3, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z5
-	VMOVUPS          Z5, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z7
-	VMOVUPS          Z7, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z9
-	VMOVUPS          Z9, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z11
-	VMOVUPS          Z11, 64(R14)
-	JMP              end_68
+	VFMADD231PS      Z30, Z1, Z13
+	VFMADD231PS      Z30, Z3, Z15
+	VFMADD231PS      Z30, Z5, Z17
+	VFMADD231PS      Z30, Z7, Z19
+	VFMADD231PS      Z30, Z9, Z21
+	VFMADD231PS      Z30, Z11, Z23
+	MOVQ             BX, R13
+	SUBQ             R12, R13
+	SHRQ             $0x06, R13
+	INCQ             R13
+	IMULQ            step+152(FP), R13
+	CMPQ             AX, R13
+	JNE              same_67
+	ADDQ             $0x00000040, BX
 
-first_67:
-	VPXORD      Z29, Z29, Z29
-	VMOVUPS     (BX), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z0
-	VMOVUPS     Z0, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z2
-	VMOVUPS     Z2, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z4
-	VMOVUPS     Z4, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z6
-	VMOVUPS     Z6, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z8
-	VMOVUPS     Z8, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z10
-	VMOVUPS     Z10, (R14)
-	MOVQ        lds+120(FP), CX
-	SHLQ        $0x02, CX
-	VMOVUPS     (BX)(CX*1), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z1
-	VMOVUPS     Z1, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z3
-	VMOVUPS     Z3, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z5
-	VMOVUPS     Z5, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z7
-	VMOVUPS     Z7, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z9
-	VMOVUPS     Z9, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z11
-	VMOVUPS     Z11, 64(R14)
+same_67:
+	MOVQ     k+144(FP), R14
+	CMPQ     AX, R14
+	JLT      piece_66
+	CMPQ     bypass+160(FP), $0x00
+	JEQ      cached_73
+	MOVQ     ldy+24(FP), CX
+	SHLQ     $0x02, CX
+	MOVQ     DX, R14
+	VMOVNTPS Z12, (R14)
+	VMOVNTPS Z13, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z14, (R14)
+	VMOVNTPS Z15, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z16, (R14)
+	VMOVNTPS Z17, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z18, (R14)
+	VMOVNTPS Z19, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z20, (R14)
+	VMOVNTPS Z21, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z22, (R14)
+	VMOVNTPS Z23, 64(R14)
+	JMP      end_74
 
-end_68:
-	CMPQ AX, R13
-	JNE  same_62
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+cached_73:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS Z12, (R14)
+	VMOVUPS Z13, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z14, (R14)
+	VMOVUPS Z15, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z16, (R14)
+	VMOVUPS Z17, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z18, (R14)
+	VMOVUPS Z19, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z20, (R14)
+	VMOVUPS Z21, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z22, (R14)
+	VMOVUPS Z23, 64(R14)
 
-same_62:
+end_74:
 	MOVQ k+144(FP), R14
-	CMPQ AX, R14
-	JLT  piece_61
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5646,12 +5792,12 @@ same_62:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_59
+	JMP  wide_64
 
-narrow_60:
-panel_69:
+narrow_65:
+panel_75:
 	TESTQ      R15, R15
-	JLE        end_70
+	JLE        end_76
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -5668,23 +5814,27 @@ panel_69:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_71:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_73
-	MOVQ R13, R14
+piece_77:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_79
+	MOVQ  R13, R14
 
-below_73:
+below_79:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_74
+	JLE  below_80
 	MOVQ CX, R14
 
-below_74:
+below_80:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -5694,8 +5844,15 @@ below_74:
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_81
 
-loop_75:
+inside_81:
+loop_82:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -5739,17 +5896,18 @@ loop_75:
 	VFMADD231PS.BCST 12(R9), Z30, Z3
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z4
 	VFMADD231PS.BCST 12(R9)(R8*2), Z30, Z5
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_75
+	JNZ              loop_82
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_77
+	JZ               first_84
 	CMPQ             R15, $0x00000010
-	JGE              whole_79
+	JGE              whole_86
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -5781,9 +5939,9 @@ loop_75:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z5
 	VMOVUPS          Z5, K1, (R14)
-	JMP              end_80
+	JMP              end_87
 
-whole_79:
+whole_86:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -5806,12 +5964,12 @@ whole_79:
 	VFMADD213PS (R14), Z30, Z5
 	VMOVUPS     Z5, (R14)
 
-end_80:
-	JMP end_78
+end_87:
+	JMP end_85
 
-first_77:
+first_84:
 	CMPQ        R15, $0x00000010
-	JGE         whole_81
+	JGE         whole_88
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -5838,9 +5996,9 @@ first_77:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z5
 	VMOVUPS     Z5, K1, (R14)
-	JMP         end_82
+	JMP         end_89
 
-whole_81:
+whole_88:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -5864,18 +6022,21 @@ whole_81:
 	VFMADD213PS Z29, Z30, Z5
 	VMOVUPS     Z5, (R14)
 
-end_82:
-end_78:
-	CMPQ AX, R13
-	JNE  same_72
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_89:
+end_85:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_78
+	ADDQ  $0x00000040, BX
 
-same_72:
+same_78:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_71
+	JLT  piece_77
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5887,9 +6048,9 @@ same_72:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_69
+	JMP  panel_75
 
-end_70:
+end_76:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000018, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -5903,9 +6064,9 @@ end_70:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000006, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows5_6:
+rows5_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -5917,45 +6078,42 @@ rows5_6:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_83:
-	CMPQ       R15, $0x00000020
-	JLT        narrow_84
-	MOVQ       ldy+24(FP), CX
-	SHLQ       $0x02, CX
-	MOVQ       DX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       CX, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	MOVQ       R12, BX
-	XORL       AX, AX
-	MOVQ       step+152(FP), R13
+wide_90:
+	CMPQ   R15, $0x00000020
+	JLT    narrow_91
+	MOVQ   R12, BX
+	XORL   AX, AX
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	VPXORD Z18, Z18, Z18
+	VPXORD Z19, Z19, Z19
 
-piece_85:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_87
-	MOVQ R13, R14
+piece_92:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_94
+	MOVQ  R13, R14
 
-below_87:
+below_94:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_88
+	JLE  below_95
 	MOVQ CX, R14
 
-below_88:
+below_95:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -5969,8 +6127,16 @@ below_88:
 	VPXORD Z7, Z7, Z7
 	VPXORD Z8, Z8, Z8
 	VPXORD Z9, Z9, Z9
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_96
+	ADDQ   R10, R13
 
-loop_89:
+inside_96:
+loop_97:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -6049,108 +6215,84 @@ loop_89:
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z5
 	VFMADD231PS.BCST 12(R9), Z30, Z7
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z9
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_89
-	TESTQ            AX, AX
+	JNZ              loop_97
 	MOVQ             R14, AX
-	JZ               first_91
 	VMOVUPS          (BX), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      (R14), Z30, Z0
-	VMOVUPS          Z0, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z2
-	VMOVUPS          Z2, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z4
-	VMOVUPS          Z4, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z6
-	VMOVUPS          Z6, (R14)
-	ADDQ             CX, R14
-	VFMADD213PS      (R14), Z30, Z8
-	VMOVUPS          Z8, (R14)
+	VFMADD231PS      Z30, Z0, Z10
+	VFMADD231PS      Z30, Z2, Z12
+	VFMADD231PS      Z30, Z4, Z14
+	VFMADD231PS      Z30, Z6, Z16
+	VFMADD231PS      Z30, Z8, Z18
 	MOVQ             lds+120(FP), CX
 	SHLQ             $0x02, CX
 	VMOVUPS          (BX)(CX*1), Z30
-	MOVQ             ldy+24(FP), CX
-	SHLQ             $0x02, CX
-	MOVQ             DX, R14
-	VFMADD213PS      64(R14), Z30, Z1
-	VMOVUPS          Z1, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z3
-	VMOVUPS          Z3, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z5
-	VMOVUPS          Z5, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z7
-	VMOVUPS          Z7, 64(R14)
-	ADDQ             CX, R14
-	VFMADD213PS      64(R14), Z30, Z9
-	VMOVUPS          Z9, 64(R14)
-	JMP              end_92
+	VFMADD231PS      Z30, Z1, Z11
+	VFMADD231PS      Z30, Z3, Z13
+	VFMADD231PS      Z30, Z5, Z15
+	VFMADD231PS      Z30, Z7, Z17
+	VFMADD231PS      Z30, Z9, Z19
+	MOVQ             BX, R13
+	SUBQ             R12, R13
+	SHRQ             $0x06, R13
+	INCQ             R13
+	IMULQ            step+152(FP), R13
+	CMPQ             AX, R13
+	JNE              same_93
+	ADDQ             $0x00000040, BX
 
-first_91:
-	VPXORD      Z29, Z29, Z29
-	VMOVUPS     (BX), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z0
-	VMOVUPS     Z0, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z2
-	VMOVUPS     Z2, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z4
-	VMOVUPS     Z4, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z6
-	VMOVUPS     Z6, (R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z8
-	VMOVUPS     Z8, (R14)
-	MOVQ        lds+120(FP), CX
-	SHLQ        $0x02, CX
-	VMOVUPS     (BX)(CX*1), Z30
-	MOVQ        ldy+24(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        DX, R14
-	VFMADD213PS Z29, Z30, Z1
-	VMOVUPS     Z1, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z3
-	VMOVUPS     Z3, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z5
-	VMOVUPS     Z5, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z7
-	VMOVUPS     Z7, 64(R14)
-	ADDQ        CX, R14
-	VFMADD213PS Z29, Z30, Z9
-	VMOVUPS     Z9, 64(R14)
+same_93:
+	MOVQ     k+144(FP), R14
+	CMPQ     AX, R14
+	JLT      piece_92
+	CMPQ     bypass+160(FP), $0x00
+	JEQ      cached_99
+	MOVQ     ldy+24(FP), CX
+	SHLQ     $0x02, CX
+	MOVQ     DX, R14
+	VMOVNTPS Z10, (R14)
+	VMOVNTPS Z11, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z12, (R14)
+	VMOVNTPS Z13, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z14, (R14)
+	VMOVNTPS Z15, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z16, (R14)
+	VMOVNTPS Z17, 64(R14)
+	ADDQ     CX, R14
+	VMOVNTPS Z18, (R14)
+	VMOVNTPS Z19, 64(R14)
+	JMP      end_100
 
-end_92:
-	CMPQ AX, R13
-	JNE  same_86
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+cached_99:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS Z10, (R14)
+	VMOVUPS Z11, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z12, (R14)
+	VMOVUPS Z13, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z14, (R14)
+	VMOVUPS Z15, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z16, (R14)
+	VMOVUPS Z17, 64(R14)
+	ADDQ    CX, R14
+	VMOVUPS Z18, (R14)
+	VMOVUPS Z19, 64(R14)
 
-same_86:
+end_100:
 	MOVQ k+144(FP), R14
-	CMPQ AX, R14
-	JLT  piece_85
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6164,12 +6306,12 @@ same_86:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_83
+	JMP  wide_90
 
-narrow_84:
-panel_93:
+narrow_91:
+panel_101:
 	TESTQ      R15, R15
-	JLE        end_94
+	JLE        end_102
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -6184,23 +6326,27 @@ panel_93:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_95:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_97
-	MOVQ R13, R14
+piece_103:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_105
+	MOVQ  R13, R14
 
-below_97:
+below_105:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_98
+	JLE  below_106
 	MOVQ CX, R14
 
-below_98:
+below_106:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -6209,8 +6355,15 @@ below_98:
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_107
 
-loop_99:
+inside_107:
+loop_108:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -6250,17 +6403,18 @@ loop_99:
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z2
 	VFMADD231PS.BCST 12(R9), Z30, Z3
 	VFMADD231PS.BCST 12(R9)(R8*1), Z30, Z4
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_99
+	JNZ              loop_108
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_101
+	JZ               first_110
 	CMPQ             R15, $0x00000010
-	JGE              whole_103
+	JGE              whole_112
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -6288,9 +6442,9 @@ loop_99:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z4
 	VMOVUPS          Z4, K1, (R14)
-	JMP              end_104
+	JMP              end_113
 
-whole_103:
+whole_112:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -6310,12 +6464,12 @@ whole_103:
 	VFMADD213PS (R14), Z30, Z4
 	VMOVUPS     Z4, (R14)
 
-end_104:
-	JMP end_102
+end_113:
+	JMP end_111
 
-first_101:
+first_110:
 	CMPQ        R15, $0x00000010
-	JGE         whole_105
+	JGE         whole_114
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -6339,9 +6493,9 @@ first_101:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z4
 	VMOVUPS     Z4, K1, (R14)
-	JMP         end_106
+	JMP         end_115
 
-whole_105:
+whole_114:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -6362,18 +6516,21 @@ whole_105:
 	VFMADD213PS Z29, Z30, Z4
 	VMOVUPS     Z4, (R14)
 
-end_106:
-end_102:
-	CMPQ AX, R13
-	JNE  same_96
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_115:
+end_111:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_104
+	ADDQ  $0x00000040, BX
 
-same_96:
+same_104:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_95
+	JLT  piece_103
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6385,9 +6542,9 @@ same_96:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_93
+	JMP  panel_101
 
-end_94:
+end_102:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000014, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -6401,9 +6558,9 @@ end_94:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000005, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows4_7:
+rows4_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -6416,9 +6573,9 @@ rows4_7:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_107:
+wide_116:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_108
+	JLT        narrow_117
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -6443,23 +6600,27 @@ wide_107:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_109:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_111
-	MOVQ R13, R14
+piece_118:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_120
+	MOVQ  R13, R14
 
-below_111:
+below_120:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_112
+	JLE  below_121
 	MOVQ CX, R14
 
-below_112:
+below_121:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -6479,8 +6640,18 @@ below_112:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_122
+	ADDQ   R10, R13
+	ADDQ   R10, R13
+	ADDQ   R10, R13
 
-loop_113:
+inside_122:
+loop_123:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -6621,18 +6792,19 @@ loop_113:
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z7
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z11
 	VFMADD231PS.BCST 12(R9), Z30, Z15
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
-	PREFETCHT0       4096(DI)(R10*2)
-	PREFETCHT0       4096(DI)(R11*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	PREFETCHT1       (R13)(R10*2)
+	PREFETCHT1       (R13)(R11*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_113
+	JNZ              loop_123
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_115
+	JZ               first_125
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -6700,9 +6872,9 @@ loop_113:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z15
 	VMOVUPS          Z15, 192(R14)
-	JMP              end_116
+	JMP              end_126
 
-first_115:
+first_125:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -6772,17 +6944,20 @@ first_115:
 	VFMADD213PS Z29, Z30, Z15
 	VMOVUPS     Z15, 192(R14)
 
-end_116:
-	CMPQ AX, R13
-	JNE  same_110
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_126:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_119
+	ADDQ  $0x00000040, BX
 
-same_110:
+same_119:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_109
+	JLT  piece_118
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6800,12 +6975,12 @@ same_110:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_107
+	JMP  wide_116
 
-narrow_108:
-panel_117:
+narrow_117:
+panel_127:
 	TESTQ      R15, R15
-	JLE        end_118
+	JLE        end_128
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -6818,23 +6993,27 @@ panel_117:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_119:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_121
-	MOVQ R13, R14
+piece_129:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_131
+	MOVQ  R13, R14
 
-below_121:
+below_131:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_122
+	JLE  below_132
 	MOVQ CX, R14
 
-below_122:
+below_132:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -6842,8 +7021,15 @@ below_122:
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_133
 
-loop_123:
+inside_133:
+loop_134:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -6879,17 +7065,18 @@ loop_123:
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z1
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z2
 	VFMADD231PS.BCST 12(R9), Z30, Z3
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_123
+	JNZ              loop_134
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_125
+	JZ               first_136
 	CMPQ             R15, $0x00000010
-	JGE              whole_127
+	JGE              whole_138
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -6913,9 +7100,9 @@ loop_123:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z3
 	VMOVUPS          Z3, K1, (R14)
-	JMP              end_128
+	JMP              end_139
 
-whole_127:
+whole_138:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -6932,12 +7119,12 @@ whole_127:
 	VFMADD213PS (R14), Z30, Z3
 	VMOVUPS     Z3, (R14)
 
-end_128:
-	JMP end_126
+end_139:
+	JMP end_137
 
-first_125:
+first_136:
 	CMPQ        R15, $0x00000010
-	JGE         whole_129
+	JGE         whole_140
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -6958,9 +7145,9 @@ first_125:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z3
 	VMOVUPS     Z3, K1, (R14)
-	JMP         end_130
+	JMP         end_141
 
-whole_129:
+whole_140:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -6978,18 +7165,21 @@ whole_129:
 	VFMADD213PS Z29, Z30, Z3
 	VMOVUPS     Z3, (R14)
 
-end_130:
-end_126:
-	CMPQ AX, R13
-	JNE  same_120
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_141:
+end_137:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_130
+	ADDQ  $0x00000040, BX
 
-same_120:
+same_130:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_119
+	JLT  piece_129
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -7001,9 +7191,9 @@ same_120:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_117
+	JMP  panel_127
 
-end_118:
+end_128:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000010, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -7017,9 +7207,9 @@ end_118:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000004, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows3_8:
+rows3_9:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -7030,9 +7220,9 @@ rows3_8:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_131:
+wide_142:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_132
+	JLT        narrow_143
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -7052,23 +7242,27 @@ wide_131:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_133:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_135
-	MOVQ R13, R14
+piece_144:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_146
+	MOVQ  R13, R14
 
-below_135:
+below_146:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_136
+	JLE  below_147
 	MOVQ CX, R14
 
-below_136:
+below_147:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -7084,8 +7278,18 @@ below_136:
 	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_148
+	ADDQ   R10, R13
+	ADDQ   R10, R13
+	ADDQ   R10, R13
 
-loop_137:
+inside_148:
+loop_149:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -7210,17 +7414,18 @@ loop_137:
 	VFMADD231PS.BCST 12(SI), Z30, Z3
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z7
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z11
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
-	PREFETCHT0       4096(DI)(R10*2)
-	PREFETCHT0       4096(DI)(R11*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	PREFETCHT1       (R13)(R10*2)
+	PREFETCHT1       (R13)(R11*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_137
+	JNZ              loop_149
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_139
+	JZ               first_151
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -7276,9 +7481,9 @@ loop_137:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z11
 	VMOVUPS          Z11, 192(R14)
-	JMP              end_140
+	JMP              end_152
 
-first_139:
+first_151:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -7336,17 +7541,20 @@ first_139:
 	VFMADD213PS Z29, Z30, Z11
 	VMOVUPS     Z11, 192(R14)
 
-end_140:
-	CMPQ AX, R13
-	JNE  same_134
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_152:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_145
+	ADDQ  $0x00000040, BX
 
-same_134:
+same_145:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_133
+	JLT  piece_144
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7363,12 +7571,12 @@ same_134:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_131
+	JMP  wide_142
 
-narrow_132:
-panel_141:
+narrow_143:
+panel_153:
 	TESTQ      R15, R15
-	JLE        end_142
+	JLE        end_154
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -7379,31 +7587,42 @@ panel_141:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_143:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_145
-	MOVQ R13, R14
+piece_155:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_157
+	MOVQ  R13, R14
 
-below_145:
+below_157:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_146
+	JLE  below_158
 	MOVQ CX, R14
 
-below_146:
+below_158:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_159
 
-loop_147:
+inside_159:
+loop_160:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -7435,16 +7654,17 @@ loop_147:
 	VFMADD231PS.BCST 12(SI), Z30, Z0
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z1
 	VFMADD231PS.BCST 12(SI)(R8*2), Z30, Z2
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_147
+	JNZ              loop_160
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_149
+	JZ               first_162
 	CMPQ             R15, $0x00000010
-	JGE              whole_151
+	JGE              whole_164
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -7464,9 +7684,9 @@ loop_147:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z2
 	VMOVUPS          Z2, K1, (R14)
-	JMP              end_152
+	JMP              end_165
 
-whole_151:
+whole_164:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -7480,12 +7700,12 @@ whole_151:
 	VFMADD213PS (R14), Z30, Z2
 	VMOVUPS     Z2, (R14)
 
-end_152:
-	JMP end_150
+end_165:
+	JMP end_163
 
-first_149:
+first_162:
 	CMPQ        R15, $0x00000010
-	JGE         whole_153
+	JGE         whole_166
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -7503,9 +7723,9 @@ first_149:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z2
 	VMOVUPS     Z2, K1, (R14)
-	JMP         end_154
+	JMP         end_167
 
-whole_153:
+whole_166:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -7520,18 +7740,21 @@ whole_153:
 	VFMADD213PS Z29, Z30, Z2
 	VMOVUPS     Z2, (R14)
 
-end_154:
-end_150:
-	CMPQ AX, R13
-	JNE  same_144
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_167:
+end_163:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_156
+	ADDQ  $0x00000040, BX
 
-same_144:
+same_156:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_143
+	JLT  piece_155
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7542,9 +7765,9 @@ same_144:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_141
+	JMP  panel_153
 
-end_142:
+end_154:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000000c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -7558,9 +7781,9 @@ end_142:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000003, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows2_9:
+rows2_10:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -7571,9 +7794,9 @@ rows2_9:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_155:
+wide_168:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_156
+	JLT        narrow_169
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -7588,23 +7811,27 @@ wide_155:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_157:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_159
-	MOVQ R13, R14
+piece_170:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_172
+	MOVQ  R13, R14
 
-below_159:
+below_172:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_160
+	JLE  below_173
 	MOVQ CX, R14
 
-below_160:
+below_173:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -7616,8 +7843,18 @@ below_160:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_174
+	ADDQ   R10, R13
+	ADDQ   R10, R13
+	ADDQ   R10, R13
 
-loop_161:
+inside_174:
+loop_175:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -7726,17 +7963,18 @@ loop_161:
 	VCVTPH2PS        Y30, Z30
 	VFMADD231PS.BCST 12(SI), Z30, Z3
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z7
-	PREFETCHT0       4096(DI)
-	PREFETCHT0       4096(DI)(R10*1)
-	PREFETCHT0       4096(DI)(R10*2)
-	PREFETCHT0       4096(DI)(R11*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	PREFETCHT1       (R13)(R10*2)
+	PREFETCHT1       (R13)(R11*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_161
+	JNZ              loop_175
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_163
+	JZ               first_177
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -7780,9 +8018,9 @@ loop_161:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z7
 	VMOVUPS          Z7, 192(R14)
-	JMP              end_164
+	JMP              end_178
 
-first_163:
+first_177:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -7828,17 +8066,20 @@ first_163:
 	VFMADD213PS Z29, Z30, Z7
 	VMOVUPS     Z7, 192(R14)
 
-end_164:
-	CMPQ AX, R13
-	JNE  same_158
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_178:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_171
+	ADDQ  $0x00000040, BX
 
-same_158:
+same_171:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_157
+	JLT  piece_170
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7855,12 +8096,12 @@ same_158:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_155
+	JMP  wide_168
 
-narrow_156:
-panel_165:
+narrow_169:
+panel_179:
 	TESTQ      R15, R15
-	JLE        end_166
+	JLE        end_180
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -7869,30 +8110,41 @@ panel_165:
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_167:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_169
-	MOVQ R13, R14
+piece_181:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_183
+	MOVQ  R13, R14
 
-below_169:
+below_183:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_170
+	JLE  below_184
 	MOVQ CX, R14
 
-below_170:
+below_184:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_185
 
-loop_171:
+inside_185:
+loop_186:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -7920,16 +8172,17 @@ loop_171:
 	VCVTPH2PS        Y30, Z30
 	VFMADD231PS.BCST 12(SI), Z30, Z0
 	VFMADD231PS.BCST 12(SI)(R8*1), Z30, Z1
-	PREFETCHT0       4096(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_171
+	JNZ              loop_186
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_173
+	JZ               first_188
 	CMPQ             R15, $0x00000010
-	JGE              whole_175
+	JGE              whole_190
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -7945,9 +8198,9 @@ loop_171:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z1
 	VMOVUPS          Z1, K1, (R14)
-	JMP              end_176
+	JMP              end_191
 
-whole_175:
+whole_190:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -7958,12 +8211,12 @@ whole_175:
 	VFMADD213PS (R14), Z30, Z1
 	VMOVUPS     Z1, (R14)
 
-end_176:
-	JMP end_174
+end_191:
+	JMP end_189
 
-first_173:
+first_188:
 	CMPQ        R15, $0x00000010
-	JGE         whole_177
+	JGE         whole_192
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -7978,9 +8231,9 @@ first_173:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z1
 	VMOVUPS     Z1, K1, (R14)
-	JMP         end_178
+	JMP         end_193
 
-whole_177:
+whole_192:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -7992,18 +8245,21 @@ whole_177:
 	VFMADD213PS Z29, Z30, Z1
 	VMOVUPS     Z1, (R14)
 
-end_178:
-end_174:
-	CMPQ AX, R13
-	JNE  same_168
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_193:
+end_189:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_182
+	ADDQ  $0x00000040, BX
 
-same_168:
+same_182:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_167
+	JLT  piece_181
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8014,9 +8270,9 @@ same_168:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_165
+	JMP  panel_179
 
-end_166:
+end_180:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000008, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -8030,9 +8286,9 @@ end_166:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000002, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
-rows1_10:
+rows1_11:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
@@ -8043,9 +8299,9 @@ rows1_10:
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_179:
+wide_194:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_180
+	JLT        narrow_195
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -8055,23 +8311,27 @@ wide_179:
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_181:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_183
-	MOVQ R13, R14
+piece_196:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_198
+	MOVQ  R13, R14
 
-below_183:
+below_198:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_184
+	JLE  below_199
 	MOVQ CX, R14
 
-below_184:
+below_199:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -8079,8 +8339,18 @@ below_184:
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_200
+	ADDQ   R10, R13
+	ADDQ   R10, R13
+	ADDQ   R10, R13
 
-loop_185:
+inside_200:
+loop_201:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -8173,17 +8443,18 @@ loop_185:
 	VPMOVDW          Z30, Y30
 	VCVTPH2PS        Y30, Z30
 	VFMADD231PS.BCST 12(SI), Z30, Z3
-	PREFETCHT0       2048(DI)
-	PREFETCHT0       2048(DI)(R10*1)
-	PREFETCHT0       2048(DI)(R10*2)
-	PREFETCHT0       2048(DI)(R11*1)
+	PREFETCHT1       (R13)
+	PREFETCHT1       (R13)(R10*1)
+	PREFETCHT1       (R13)(R10*2)
+	PREFETCHT1       (R13)(R11*1)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_185
+	JNZ              loop_201
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_187
+	JZ               first_203
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -8215,9 +8486,9 @@ loop_185:
 	MOVQ             DX, R14
 	VFMADD213PS      192(R14), Z30, Z3
 	VMOVUPS          Z3, 192(R14)
-	JMP              end_188
+	JMP              end_204
 
-first_187:
+first_203:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -8251,17 +8522,20 @@ first_187:
 	VFMADD213PS Z29, Z30, Z3
 	VMOVUPS     Z3, 192(R14)
 
-end_188:
-	CMPQ AX, R13
-	JNE  same_182
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_204:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_197
+	ADDQ  $0x00000040, BX
 
-same_182:
+same_197:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_181
+	JLT  piece_196
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8278,41 +8552,52 @@ same_182:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_179
+	JMP  wide_194
 
-narrow_180:
-panel_189:
+narrow_195:
+panel_205:
 	TESTQ      R15, R15
-	JLE        end_190
+	JLE        end_206
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
 	XORL       AX, AX
-	MOVQ       step+152(FP), R13
 
-piece_191:
-	MOVQ AX, R14
-	ORQ  $0x000000ff, R14
-	INCQ R14
-	CMPQ R14, R13
-	JLE  below_193
-	MOVQ R13, R14
+piece_207:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	MOVQ  AX, R14
+	ORQ   $0x000000ff, R14
+	INCQ  R14
+	CMPQ  R14, R13
+	JLE   below_209
+	MOVQ  R13, R14
 
-below_193:
+below_209:
 	MOVQ k+144(FP), CX
 	CMPQ R14, CX
-	JLE  below_194
+	JLE  below_210
 	MOVQ CX, R14
 
-below_194:
+below_210:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
 	VPXORD Z0, Z0, Z0
+	MOVQ   AX, R13
+	SHLQ   $0x04, R13
+	ADDQ   $0x00001000, R13
+	CMPQ   R13, R10
+	LEAQ   4096(DI), R13
+	JLT    inside_211
 
-loop_195:
+inside_211:
+loop_212:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -8336,16 +8621,17 @@ loop_195:
 	VPMOVDW          Z30, Y30
 	VCVTPH2PS        Y30, Z30
 	VFMADD231PS.BCST 12(SI), Z30, Z0
-	PREFETCHT0       2048(DI)
+	PREFETCHT1       (R13)
+	ADDQ             $0x00000040, R13
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_195
+	JNZ              loop_212
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_197
+	JZ               first_214
 	CMPQ             R15, $0x00000010
-	JGE              whole_199
+	JGE              whole_216
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -8357,9 +8643,9 @@ loop_195:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z0
 	VMOVUPS          Z0, K1, (R14)
-	JMP              end_200
+	JMP              end_217
 
-whole_199:
+whole_216:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -8367,12 +8653,12 @@ whole_199:
 	VFMADD213PS (R14), Z30, Z0
 	VMOVUPS     Z0, (R14)
 
-end_200:
-	JMP end_198
+end_217:
+	JMP end_215
 
-first_197:
+first_214:
 	CMPQ        R15, $0x00000010
-	JGE         whole_201
+	JGE         whole_218
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -8384,9 +8670,9 @@ first_197:
 	MOVQ        DX, R14
 	VFMADD132PS (BX), Z29, Z0
 	VMOVUPS     Z0, K1, (R14)
-	JMP         end_202
+	JMP         end_219
 
-whole_201:
+whole_218:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -8395,18 +8681,21 @@ whole_201:
 	VFMADD213PS Z29, Z30, Z0
 	VMOVUPS     Z0, (R14)
 
-end_202:
-end_198:
-	CMPQ AX, R13
-	JNE  same_192
-	ADDQ $0x00000040, BX
-	MOVQ step+152(FP), R14
-	ADDQ R14, R13
+end_219:
+end_215:
+	MOVQ  BX, R13
+	SUBQ  R12, R13
+	SHRQ  $0x06, R13
+	INCQ  R13
+	IMULQ step+152(FP), R13
+	CMPQ  AX, R13
+	JNE   same_208
+	ADDQ  $0x00000040, BX
 
-same_192:
+same_208:
 	MOVQ k+144(FP), R14
 	CMPQ AX, R14
-	JLT  piece_191
+	JLT  piece_207
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8417,9 +8706,9 @@ same_192:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_189
+	JMP  panel_205
 
-end_190:
+end_206:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000004, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -8433,9 +8722,10 @@ end_190:
 	MOVQ   m+128(FP), AX
 	SUBQ   $0x00000001, AX
 	MOVQ   AX, m+128(FP)
-	JMP    rows_2
+	JMP    rows_3
 
 done_1:
+	SFENCE
 	VZEROUPPER
 	RET
 

@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func PartSet(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, m int, n int, k int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX2, AVX512F, AVX512VL
 TEXT ·PartSet(SB), NOSPLIT, $0-120
 	MOVQ  m+96(FP), R14
 	TESTQ R14, R14
@@ -32,14 +32,14 @@ family_2:
 	MOVQ  R15, DI
 	SUBQ  $0x30, DI
 	CMPQ  DI, $0x10
-	JGE   full_5
+	JGE   full_6
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_5:
+full_6:
 	MOVQ n+104(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -47,11 +47,11 @@ full_5:
 	MOVQ m+96(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_6:
+rows_7:
 	CMPQ   R14, $0x02
-	JEQ    tile2_10
+	JEQ    tile2_11
 	CMPQ   R14, $0x01
-	JEQ    tile1_9
+	JEQ    tile1_10
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -71,9 +71,9 @@ rows_6:
 	VPXORD Z11, Z11, Z11
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_13
+	JLT    rest_14
 
-turns_12:
+turns_13:
 	VBROADCASTSS (R11), Z12
 	VBROADCASTSS (R11)(R8*1), Z13
 	VBROADCASTSS (R11)(R8*2), Z14
@@ -154,13 +154,13 @@ turns_12:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_12
+	JGE          turns_13
 
-rest_13:
+rest_14:
 	ADDQ $0x04, CX
-	JZ   done_15
+	JZ   done_16
 
-one_14:
+one_15:
 	VBROADCASTSS (R11), Z12
 	VBROADCASTSS (R11)(R8*1), Z13
 	VBROADCASTSS (R11)(R8*2), Z14
@@ -184,9 +184,9 @@ one_14:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_14
+	JNZ          one_15
 
-done_15:
+done_16:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, 64(DI)
 	VMOVUPS Z2, 128(DI)
@@ -203,10 +203,10 @@ done_15:
 	VMOVUPS Z11, 192(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x03, R14
-	JZ      rowsdone_7
-	JMP     rows_6
+	JZ      rowsdone_8
+	JMP     rows_7
 
-tile2_10:
+tile2_11:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -221,9 +221,9 @@ tile2_10:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_17
+	JLT    rest_18
 
-turns_16:
+turns_17:
 	VBROADCASTSS (R11), Z8
 	VBROADCASTSS (R11)(R8*1), Z9
 	VMOVUPS      (DX), Z10
@@ -284,13 +284,13 @@ turns_16:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_16
+	JGE          turns_17
 
-rest_17:
+rest_18:
 	ADDQ $0x04, CX
-	JZ   done_19
+	JZ   done_20
 
-one_18:
+one_19:
 	VBROADCASTSS (R11), Z8
 	VBROADCASTSS (R11)(R8*1), Z9
 	VMOVUPS      (DX), Z10
@@ -309,9 +309,9 @@ one_18:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_18
+	JNZ          one_19
 
-done_19:
+done_20:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, 64(DI)
 	VMOVUPS Z2, 128(DI)
@@ -323,10 +323,10 @@ done_19:
 	VMOVUPS Z7, 192(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x02, R14
-	JZ      rowsdone_7
-	JMP     rows_6
+	JZ      rowsdone_8
+	JMP     rows_7
 
-tile1_9:
+tile1_10:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
@@ -337,9 +337,9 @@ tile1_9:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_21
+	JLT    rest_22
 
-turns_20:
+turns_21:
 	VBROADCASTSS (R11), Z4
 	VFMADD231PS  (DX), Z4, Z0
 	VFMADD231PS  (DX)(R10*1), Z4, Z1
@@ -364,13 +364,13 @@ turns_20:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_20
+	JGE          turns_21
 
-rest_21:
+rest_22:
 	ADDQ $0x04, CX
-	JZ   done_23
+	JZ   done_24
 
-one_22:
+one_23:
 	VBROADCASTSS (R11), Z4
 	VFMADD231PS  (DX), Z4, Z0
 	VFMADD231PS  (DX)(R10*1), Z4, Z1
@@ -380,19 +380,19 @@ one_22:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_22
+	JNZ          one_23
 
-done_23:
+done_24:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, 64(DI)
 	VMOVUPS Z2, 128(DI)
 	VMOVUPS Z3, 192(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x01, R14
-	JZ      rowsdone_7
-	JMP     rows_6
+	JZ      rowsdone_8
+	JMP     rows_7
 
-rowsdone_7:
+rowsdone_8:
 	SUBQ $0x40, R15
 	JLE  done_1
 	ADDQ R10, BX
@@ -402,21 +402,21 @@ rowsdone_7:
 	JMP  family_2
 
 family_3:
-	CMPQ  R15, $0x10
+	CMPQ  R15, $0x18
 	JLE   family_4
 	MOVQ  $-1, AX
 	KMOVW AX, K1
 	MOVQ  R15, DI
 	SUBQ  $0x10, DI
 	CMPQ  DI, $0x10
-	JGE   full_24
+	JGE   full_25
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_24:
+full_25:
 	MOVQ n+104(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -424,27 +424,27 @@ full_24:
 	MOVQ m+96(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_25:
+rows_26:
 	CMPQ R14, $0x0c
-	JGE  tile8_35
+	JGE  tile8_36
 	CMPQ R14, $0x08
-	JGT  tile4_31
+	JGT  tile4_32
 	CMPQ R14, $0x07
-	JEQ  tile7_34
+	JEQ  tile7_35
 	CMPQ R14, $0x06
-	JEQ  tile6_33
+	JEQ  tile6_34
 	CMPQ R14, $0x05
-	JEQ  tile5_32
+	JEQ  tile5_33
 	CMPQ R14, $0x04
-	JEQ  tile4_31
+	JEQ  tile4_32
 	CMPQ R14, $0x03
-	JEQ  tile3_30
+	JEQ  tile3_31
 	CMPQ R14, $0x02
-	JEQ  tile2_29
+	JEQ  tile2_30
 	CMPQ R14, $0x01
-	JEQ  tile1_28
+	JEQ  tile1_29
 
-tile8_35:
+tile8_36:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -470,9 +470,9 @@ tile8_35:
 	VPXORD Z15, Z15, Z15
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_37
+	JLT    rest_38
 
-turns_36:
+turns_37:
 	VMOVUPS          (DX), Z16
 	VMOVUPS          (DX)(R10*1), Z17
 	VBROADCASTSS     (R11), Z18
@@ -570,13 +570,13 @@ turns_36:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_36
+	JGE              turns_37
 
-rest_37:
+rest_38:
 	ADDQ $0x04, CX
-	JZ   done_39
+	JZ   done_40
 
-one_38:
+one_39:
 	VMOVUPS          (DX), Z16
 	VMOVUPS          (DX)(R10*1), Z17
 	VBROADCASTSS     (R11), Z18
@@ -605,9 +605,9 @@ one_38:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_38
+	JNZ              one_39
 
-done_39:
+done_40:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, K1, 64(DI)
 	ADDQ    R9, DI
@@ -633,10 +633,10 @@ done_39:
 	VMOVUPS Z15, K1, 64(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x08, R14
-	JZ      rowsdone_26
-	JMP     rows_25
+	JZ      rowsdone_27
+	JMP     rows_26
 
-tile7_34:
+tile7_35:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -662,9 +662,9 @@ tile7_34:
 	VPXORD Z13, Z13, Z13
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_41
+	JLT    rest_42
 
-turns_40:
+turns_41:
 	VMOVUPS          (DX), Z14
 	VMOVUPS          (DX)(R10*1), Z15
 	VBROADCASTSS     (R11), Z16
@@ -754,13 +754,13 @@ turns_40:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_40
+	JGE              turns_41
 
-rest_41:
+rest_42:
 	ADDQ $0x04, CX
-	JZ   done_43
+	JZ   done_44
 
-one_42:
+one_43:
 	VMOVUPS          (DX), Z14
 	VMOVUPS          (DX)(R10*1), Z15
 	VBROADCASTSS     (R11), Z16
@@ -787,9 +787,9 @@ one_42:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_42
+	JNZ              one_43
 
-done_43:
+done_44:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, K1, 64(DI)
 	ADDQ    R9, DI
@@ -812,10 +812,10 @@ done_43:
 	VMOVUPS Z13, K1, 64(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x07, R14
-	JZ      rowsdone_26
-	JMP     rows_25
+	JZ      rowsdone_27
+	JMP     rows_26
 
-tile6_33:
+tile6_34:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -836,9 +836,9 @@ tile6_33:
 	VPXORD Z11, Z11, Z11
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_45
+	JLT    rest_46
 
-turns_44:
+turns_45:
 	VMOVUPS          (DX), Z12
 	VMOVUPS          (DX)(R10*1), Z13
 	VBROADCASTSS     (R11), Z14
@@ -919,13 +919,13 @@ turns_44:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_44
+	JGE              turns_45
 
-rest_45:
+rest_46:
 	ADDQ $0x04, CX
-	JZ   done_47
+	JZ   done_48
 
-one_46:
+one_47:
 	VMOVUPS          (DX), Z12
 	VMOVUPS          (DX)(R10*1), Z13
 	VBROADCASTSS     (R11), Z14
@@ -949,9 +949,9 @@ one_46:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_46
+	JNZ              one_47
 
-done_47:
+done_48:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, K1, 64(DI)
 	ADDQ    R9, DI
@@ -971,10 +971,10 @@ done_47:
 	VMOVUPS Z11, K1, 64(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x06, R14
-	JZ      rowsdone_26
-	JMP     rows_25
+	JZ      rowsdone_27
+	JMP     rows_26
 
-tile5_32:
+tile5_33:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -993,9 +993,9 @@ tile5_32:
 	VPXORD Z9, Z9, Z9
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_49
+	JLT    rest_50
 
-turns_48:
+turns_49:
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (DX)(R10*1), Z11
 	VBROADCASTSS (R11), Z12
@@ -1068,13 +1068,13 @@ turns_48:
 	ADDQ         $0x10, R12
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_48
+	JGE          turns_49
 
-rest_49:
+rest_50:
 	ADDQ $0x04, CX
-	JZ   done_51
+	JZ   done_52
 
-one_50:
+one_51:
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (DX)(R10*1), Z11
 	VBROADCASTSS (R11), Z12
@@ -1096,9 +1096,9 @@ one_50:
 	ADDQ         $0x04, R12
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_50
+	JNZ          one_51
 
-done_51:
+done_52:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, K1, 64(DI)
 	ADDQ    R9, DI
@@ -1115,10 +1115,10 @@ done_51:
 	VMOVUPS Z9, K1, 64(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x05, R14
-	JZ      rowsdone_26
-	JMP     rows_25
+	JZ      rowsdone_27
+	JMP     rows_26
 
-tile4_31:
+tile4_32:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -1134,9 +1134,9 @@ tile4_31:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_53
+	JLT    rest_54
 
-turns_52:
+turns_53:
 	VMOVUPS      (DX), Z8
 	VMOVUPS      (DX)(R10*1), Z9
 	VBROADCASTSS (R11), Z10
@@ -1197,13 +1197,13 @@ turns_52:
 	ADDQ         $0x10, R12
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_52
+	JGE          turns_53
 
-rest_53:
+rest_54:
 	ADDQ $0x04, CX
-	JZ   done_55
+	JZ   done_56
 
-one_54:
+one_55:
 	VMOVUPS      (DX), Z8
 	VMOVUPS      (DX)(R10*1), Z9
 	VBROADCASTSS (R11), Z10
@@ -1222,9 +1222,9 @@ one_54:
 	ADDQ         $0x04, R12
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_54
+	JNZ          one_55
 
-done_55:
+done_56:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, K1, 64(DI)
 	ADDQ    R9, DI
@@ -1238,10 +1238,10 @@ done_55:
 	VMOVUPS Z7, K1, 64(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x04, R14
-	JZ      rowsdone_26
-	JMP     rows_25
+	JZ      rowsdone_27
+	JMP     rows_26
 
-tile3_30:
+tile3_31:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -1254,9 +1254,9 @@ tile3_30:
 	VPXORD Z5, Z5, Z5
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_57
+	JLT    rest_58
 
-turns_56:
+turns_57:
 	VMOVUPS      (DX), Z6
 	VMOVUPS      (DX)(R10*1), Z7
 	VBROADCASTSS (R11), Z8
@@ -1304,13 +1304,13 @@ turns_56:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_56
+	JGE          turns_57
 
-rest_57:
+rest_58:
 	ADDQ $0x04, CX
-	JZ   done_59
+	JZ   done_60
 
-one_58:
+one_59:
 	VMOVUPS      (DX), Z6
 	VMOVUPS      (DX)(R10*1), Z7
 	VBROADCASTSS (R11), Z8
@@ -1325,9 +1325,9 @@ one_58:
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_58
+	JNZ          one_59
 
-done_59:
+done_60:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, K1, 64(DI)
 	ADDQ    R9, DI
@@ -1338,10 +1338,10 @@ done_59:
 	VMOVUPS Z5, K1, 64(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x03, R14
-	JZ      rowsdone_26
-	JMP     rows_25
+	JZ      rowsdone_27
+	JMP     rows_26
 
-tile2_29:
+tile2_30:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -1351,9 +1351,9 @@ tile2_29:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_61
+	JLT    rest_62
 
-turns_60:
+turns_61:
 	VMOVUPS      (DX), Z4
 	VMOVUPS      (DX)(R10*1), Z5
 	VBROADCASTSS (R11), Z6
@@ -1389,13 +1389,13 @@ turns_60:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_60
+	JGE          turns_61
 
-rest_61:
+rest_62:
 	ADDQ $0x04, CX
-	JZ   done_63
+	JZ   done_64
 
-one_62:
+one_63:
 	VMOVUPS      (DX), Z4
 	VMOVUPS      (DX)(R10*1), Z5
 	VBROADCASTSS (R11), Z6
@@ -1407,9 +1407,9 @@ one_62:
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_62
+	JNZ          one_63
 
-done_63:
+done_64:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, K1, 64(DI)
 	ADDQ    R9, DI
@@ -1417,10 +1417,10 @@ done_63:
 	VMOVUPS Z3, K1, 64(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x02, R14
-	JZ      rowsdone_26
-	JMP     rows_25
+	JZ      rowsdone_27
+	JMP     rows_26
 
-tile1_28:
+tile1_29:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
@@ -1428,9 +1428,9 @@ tile1_28:
 	VPXORD Z1, Z1, Z1
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_65
+	JLT    rest_66
 
-turns_64:
+turns_65:
 	VBROADCASTSS (R11), Z2
 	VFMADD231PS  (DX), Z2, Z0
 	VFMADD231PS  (DX)(R10*1), Z2, Z1
@@ -1446,30 +1446,30 @@ turns_64:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_64
+	JGE          turns_65
 
-rest_65:
+rest_66:
 	ADDQ $0x04, CX
-	JZ   done_67
+	JZ   done_68
 
-one_66:
+one_67:
 	VBROADCASTSS (R11), Z2
 	VFMADD231PS  (DX), Z2, Z0
 	VFMADD231PS  (DX)(R10*1), Z2, Z1
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_66
+	JNZ          one_67
 
-done_67:
+done_68:
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z1, K1, 64(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x01, R14
-	JZ      rowsdone_26
-	JMP     rows_25
+	JZ      rowsdone_27
+	JMP     rows_26
 
-rowsdone_26:
+rowsdone_27:
 	SUBQ $0x20, R15
 	JLE  done_1
 	ADDQ R10, BX
@@ -1477,21 +1477,21 @@ rowsdone_26:
 	JMP  family_3
 
 family_4:
-	CMPQ  R15, $0x00
-	JLE   done_1
+	CMPQ  R15, $0x08
+	JLE   family_5
 	MOVQ  $-1, AX
 	KMOVW AX, K1
 	MOVQ  R15, DI
 	SUBQ  $0x00, DI
 	CMPQ  DI, $0x10
-	JGE   full_68
+	JGE   full_69
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_68:
+full_69:
 	MOVQ n+104(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -1499,27 +1499,27 @@ full_68:
 	MOVQ m+96(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_69:
+rows_70:
 	CMPQ R14, $0x0c
-	JGE  tile8_79
+	JGE  tile8_80
 	CMPQ R14, $0x08
-	JGT  tile4_75
+	JGT  tile4_76
 	CMPQ R14, $0x07
-	JEQ  tile7_78
+	JEQ  tile7_79
 	CMPQ R14, $0x06
-	JEQ  tile6_77
+	JEQ  tile6_78
 	CMPQ R14, $0x05
-	JEQ  tile5_76
+	JEQ  tile5_77
 	CMPQ R14, $0x04
-	JEQ  tile4_75
+	JEQ  tile4_76
 	CMPQ R14, $0x03
-	JEQ  tile3_74
+	JEQ  tile3_75
 	CMPQ R14, $0x02
-	JEQ  tile2_73
+	JEQ  tile2_74
 	CMPQ R14, $0x01
-	JEQ  tile1_72
+	JEQ  tile1_73
 
-tile8_79:
+tile8_80:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -1537,9 +1537,9 @@ tile8_79:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_81
+	JLT    rest_82
 
-turns_80:
+turns_81:
 	VMOVUPS          (DX), Z8
 	VFMADD231PS.BCST (R11), Z8, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z8, Z1
@@ -1581,13 +1581,13 @@ turns_80:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_80
+	JGE              turns_81
 
-rest_81:
+rest_82:
 	ADDQ $0x04, CX
-	JZ   done_83
+	JZ   done_84
 
-one_82:
+one_83:
 	VMOVUPS          (DX), Z8
 	VFMADD231PS.BCST (R11), Z8, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z8, Z1
@@ -1602,9 +1602,9 @@ one_82:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_82
+	JNZ              one_83
 
-done_83:
+done_84:
 	VMOVUPS Z0, K1, (DI)
 	ADDQ    R9, DI
 	VMOVUPS Z1, K1, (DI)
@@ -1622,10 +1622,10 @@ done_83:
 	VMOVUPS Z7, K1, (DI)
 	ADDQ    R9, DI
 	SUBQ    $0x08, R14
-	JZ      rowsdone_70
-	JMP     rows_69
+	JZ      rowsdone_71
+	JMP     rows_70
 
-tile7_78:
+tile7_79:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -1644,9 +1644,9 @@ tile7_78:
 	VPXORD Z6, Z6, Z6
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_85
+	JLT    rest_86
 
-turns_84:
+turns_85:
 	VMOVUPS          (DX), Z7
 	VFMADD231PS.BCST (R11), Z7, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z7, Z1
@@ -1684,13 +1684,13 @@ turns_84:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_84
+	JGE              turns_85
 
-rest_85:
+rest_86:
 	ADDQ $0x04, CX
-	JZ   done_87
+	JZ   done_88
 
-one_86:
+one_87:
 	VMOVUPS          (DX), Z7
 	VFMADD231PS.BCST (R11), Z7, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z7, Z1
@@ -1704,9 +1704,9 @@ one_86:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_86
+	JNZ              one_87
 
-done_87:
+done_88:
 	VMOVUPS Z0, K1, (DI)
 	ADDQ    R9, DI
 	VMOVUPS Z1, K1, (DI)
@@ -1722,10 +1722,10 @@ done_87:
 	VMOVUPS Z6, K1, (DI)
 	ADDQ    R9, DI
 	SUBQ    $0x07, R14
-	JZ      rowsdone_70
-	JMP     rows_69
+	JZ      rowsdone_71
+	JMP     rows_70
 
-tile6_77:
+tile6_78:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -1740,9 +1740,9 @@ tile6_77:
 	VPXORD Z5, Z5, Z5
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_89
+	JLT    rest_90
 
-turns_88:
+turns_89:
 	VMOVUPS          (DX), Z6
 	VFMADD231PS.BCST (R11), Z6, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z6, Z1
@@ -1775,13 +1775,13 @@ turns_88:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_88
+	JGE              turns_89
 
-rest_89:
+rest_90:
 	ADDQ $0x04, CX
-	JZ   done_91
+	JZ   done_92
 
-one_90:
+one_91:
 	VMOVUPS          (DX), Z6
 	VFMADD231PS.BCST (R11), Z6, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z6, Z1
@@ -1793,9 +1793,9 @@ one_90:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_90
+	JNZ              one_91
 
-done_91:
+done_92:
 	VMOVUPS Z0, K1, (DI)
 	ADDQ    R9, DI
 	VMOVUPS Z1, K1, (DI)
@@ -1809,10 +1809,10 @@ done_91:
 	VMOVUPS Z5, K1, (DI)
 	ADDQ    R9, DI
 	SUBQ    $0x06, R14
-	JZ      rowsdone_70
-	JMP     rows_69
+	JZ      rowsdone_71
+	JMP     rows_70
 
-tile5_76:
+tile5_77:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -1826,9 +1826,9 @@ tile5_76:
 	VPXORD Z4, Z4, Z4
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_93
+	JLT    rest_94
 
-turns_92:
+turns_93:
 	VMOVUPS          (DX), Z5
 	VFMADD231PS.BCST (R11), Z5, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z5, Z1
@@ -1857,13 +1857,13 @@ turns_92:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_92
+	JGE              turns_93
 
-rest_93:
+rest_94:
 	ADDQ $0x04, CX
-	JZ   done_95
+	JZ   done_96
 
-one_94:
+one_95:
 	VMOVUPS          (DX), Z5
 	VFMADD231PS.BCST (R11), Z5, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z5, Z1
@@ -1874,9 +1874,9 @@ one_94:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_94
+	JNZ              one_95
 
-done_95:
+done_96:
 	VMOVUPS Z0, K1, (DI)
 	ADDQ    R9, DI
 	VMOVUPS Z1, K1, (DI)
@@ -1888,10 +1888,10 @@ done_95:
 	VMOVUPS Z4, K1, (DI)
 	ADDQ    R9, DI
 	SUBQ    $0x05, R14
-	JZ      rowsdone_70
-	JMP     rows_69
+	JZ      rowsdone_71
+	JMP     rows_70
 
-tile4_75:
+tile4_76:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -1903,9 +1903,9 @@ tile4_75:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_97
+	JLT    rest_98
 
-turns_96:
+turns_97:
 	VMOVUPS          (DX), Z4
 	VFMADD231PS.BCST (R11), Z4, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z4, Z1
@@ -1930,13 +1930,13 @@ turns_96:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_96
+	JGE              turns_97
 
-rest_97:
+rest_98:
 	ADDQ $0x04, CX
-	JZ   done_99
+	JZ   done_100
 
-one_98:
+one_99:
 	VMOVUPS          (DX), Z4
 	VFMADD231PS.BCST (R11), Z4, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z4, Z1
@@ -1946,9 +1946,9 @@ one_98:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_98
+	JNZ              one_99
 
-done_99:
+done_100:
 	VMOVUPS Z0, K1, (DI)
 	ADDQ    R9, DI
 	VMOVUPS Z1, K1, (DI)
@@ -1958,10 +1958,10 @@ done_99:
 	VMOVUPS Z3, K1, (DI)
 	ADDQ    R9, DI
 	SUBQ    $0x04, R14
-	JZ      rowsdone_70
-	JMP     rows_69
+	JZ      rowsdone_71
+	JMP     rows_70
 
-tile3_74:
+tile3_75:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -1971,9 +1971,9 @@ tile3_74:
 	VPXORD Z2, Z2, Z2
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_101
+	JLT    rest_102
 
-turns_100:
+turns_101:
 	VMOVUPS          (DX), Z3
 	VFMADD231PS.BCST (R11), Z3, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z3, Z1
@@ -1993,13 +1993,13 @@ turns_100:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_100
+	JGE              turns_101
 
-rest_101:
+rest_102:
 	ADDQ $0x04, CX
-	JZ   done_103
+	JZ   done_104
 
-one_102:
+one_103:
 	VMOVUPS          (DX), Z3
 	VFMADD231PS.BCST (R11), Z3, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z3, Z1
@@ -2007,9 +2007,9 @@ one_102:
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_102
+	JNZ              one_103
 
-done_103:
+done_104:
 	VMOVUPS Z0, K1, (DI)
 	ADDQ    R9, DI
 	VMOVUPS Z1, K1, (DI)
@@ -2017,10 +2017,10 @@ done_103:
 	VMOVUPS Z2, K1, (DI)
 	ADDQ    R9, DI
 	SUBQ    $0x03, R14
-	JZ      rowsdone_70
-	JMP     rows_69
+	JZ      rowsdone_71
+	JMP     rows_70
 
-tile2_73:
+tile2_74:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -2028,9 +2028,9 @@ tile2_73:
 	VPXORD Z1, Z1, Z1
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_105
+	JLT    rest_106
 
-turns_104:
+turns_105:
 	VMOVUPS          (DX), Z2
 	VFMADD231PS.BCST (R11), Z2, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z2, Z1
@@ -2046,40 +2046,40 @@ turns_104:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_104
+	JGE              turns_105
 
-rest_105:
+rest_106:
 	ADDQ $0x04, CX
-	JZ   done_107
+	JZ   done_108
 
-one_106:
+one_107:
 	VMOVUPS          (DX), Z2
 	VFMADD231PS.BCST (R11), Z2, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z2, Z1
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_106
+	JNZ              one_107
 
-done_107:
+done_108:
 	VMOVUPS Z0, K1, (DI)
 	ADDQ    R9, DI
 	VMOVUPS Z1, K1, (DI)
 	ADDQ    R9, DI
 	SUBQ    $0x02, R14
-	JZ      rowsdone_70
-	JMP     rows_69
+	JZ      rowsdone_71
+	JMP     rows_70
 
-tile1_72:
+tile1_73:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
 	VPXORD Z0, Z0, Z0
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_109
+	JLT    rest_110
 
-turns_108:
+turns_109:
 	VMOVUPS          (DX), Z1
 	VFMADD231PS.BCST (R11), Z1, Z0
 	VMOVUPS          64(DX), Z1
@@ -2091,39 +2091,681 @@ turns_108:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_108
+	JGE              turns_109
 
-rest_109:
+rest_110:
 	ADDQ $0x04, CX
-	JZ   done_111
+	JZ   done_112
 
-one_110:
+one_111:
 	VMOVUPS          (DX), Z1
 	VFMADD231PS.BCST (R11), Z1, Z0
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_110
+	JNZ              one_111
 
-done_111:
+done_112:
 	VMOVUPS Z0, K1, (DI)
 	ADDQ    R9, DI
 	SUBQ    $0x01, R14
-	JZ      rowsdone_70
-	JMP     rows_69
+	JZ      rowsdone_71
+	JMP     rows_70
 
-rowsdone_70:
+rowsdone_71:
 	SUBQ $0x10, R15
 	JLE  done_1
 	ADDQ R10, BX
 	JMP  family_4
+
+family_5:
+	CMPQ  R15, $0x00
+	JLE   done_1
+	MOVQ  $-1, AX
+	KMOVW AX, K1
+	MOVQ  R15, DI
+	SUBQ  $0x00, DI
+	CMPQ  DI, $0x10
+	JGE   full_113
+	MOVQ  DI, CX
+	MOVL  $0x00000001, AX
+	SHLL  CL, AX
+	DECL  AX
+	KMOVW AX, K1
+
+full_113:
+	MOVQ n+104(FP), AX
+	SUBQ R15, AX
+	MOVQ y_base+0(FP), DI
+	LEAQ (DI)(AX*4), DI
+	MOVQ m+96(FP), R14
+	MOVQ x_base+32(FP), SI
+
+rows_114:
+	CMPQ R14, $0x0c
+	JGE  tile8_124
+	CMPQ R14, $0x08
+	JGT  tile4_120
+	CMPQ R14, $0x07
+	JEQ  tile7_123
+	CMPQ R14, $0x06
+	JEQ  tile6_122
+	CMPQ R14, $0x05
+	JEQ  tile5_121
+	CMPQ R14, $0x04
+	JEQ  tile4_120
+	CMPQ R14, $0x03
+	JEQ  tile3_119
+	CMPQ R14, $0x02
+	JEQ  tile2_118
+	CMPQ R14, $0x01
+	JEQ  tile1_117
+
+tile8_124:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (R12)(R8*2), R13
+	ADDQ  R8, R13
+	LEAQ  (SI)(R8*8), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_126
+
+turns_125:
+	VMOVUPS          (DX), Y8
+	VFMADD231PS.BCST (R11), Y8, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST (R12), Y8, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST (R13), Y8, Y6
+	VFMADD231PS.BCST (R13)(R8*1), Y8, Y7
+	VMOVUPS          64(DX), Y8
+	VFMADD231PS.BCST 4(R11), Y8, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 4(R12), Y8, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 4(R13), Y8, Y6
+	VFMADD231PS.BCST 4(R13)(R8*1), Y8, Y7
+	VMOVUPS          128(DX), Y8
+	VFMADD231PS.BCST 8(R11), Y8, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 8(R12), Y8, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 8(R13), Y8, Y6
+	VFMADD231PS.BCST 8(R13)(R8*1), Y8, Y7
+	VMOVUPS          192(DX), Y8
+	VFMADD231PS.BCST 12(R11), Y8, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 12(R12), Y8, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 12(R13), Y8, Y6
+	VFMADD231PS.BCST 12(R13)(R8*1), Y8, Y7
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x10, R13
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_125
+
+rest_126:
+	ADDQ $0x04, CX
+	JZ   done_128
+
+one_127:
+	VMOVUPS          (DX), Y8
+	VFMADD231PS.BCST (R11), Y8, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST (R12), Y8, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST (R13), Y8, Y6
+	VFMADD231PS.BCST (R13)(R8*1), Y8, Y7
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x04, R13
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_127
+
+done_128:
+	VMOVUPS Y0, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y1, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y2, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y3, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y4, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y5, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y6, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y7, K1, (DI)
+	ADDQ    R9, DI
+	SUBQ    $0x08, R14
+	JZ      rowsdone_115
+	JMP     rows_114
+
+tile7_123:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (R12)(R8*2), R13
+	ADDQ  R8, R13
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*2), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_130
+
+turns_129:
+	VMOVUPS          (DX), Y7
+	VFMADD231PS.BCST (R11), Y7, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST (R12), Y7, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST (R13), Y7, Y6
+	VMOVUPS          64(DX), Y7
+	VFMADD231PS.BCST 4(R11), Y7, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 4(R12), Y7, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 4(R13), Y7, Y6
+	VMOVUPS          128(DX), Y7
+	VFMADD231PS.BCST 8(R11), Y7, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 8(R12), Y7, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 8(R13), Y7, Y6
+	VMOVUPS          192(DX), Y7
+	VFMADD231PS.BCST 12(R11), Y7, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 12(R12), Y7, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 12(R13), Y7, Y6
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x10, R13
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_129
+
+rest_130:
+	ADDQ $0x04, CX
+	JZ   done_132
+
+one_131:
+	VMOVUPS          (DX), Y7
+	VFMADD231PS.BCST (R11), Y7, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST (R12), Y7, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST (R13), Y7, Y6
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x04, R13
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_131
+
+done_132:
+	VMOVUPS Y0, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y1, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y2, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y3, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y4, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y5, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y6, K1, (DI)
+	ADDQ    R9, DI
+	SUBQ    $0x07, R14
+	JZ      rowsdone_115
+	JMP     rows_114
+
+tile6_122:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*2), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_134
+
+turns_133:
+	VMOVUPS          (DX), Y6
+	VFMADD231PS.BCST (R11), Y6, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST (R12), Y6, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y6, Y5
+	VMOVUPS          64(DX), Y6
+	VFMADD231PS.BCST 4(R11), Y6, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 4(R12), Y6, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y6, Y5
+	VMOVUPS          128(DX), Y6
+	VFMADD231PS.BCST 8(R11), Y6, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 8(R12), Y6, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y6, Y5
+	VMOVUPS          192(DX), Y6
+	VFMADD231PS.BCST 12(R11), Y6, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 12(R12), Y6, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y6, Y5
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_133
+
+rest_134:
+	ADDQ $0x04, CX
+	JZ   done_136
+
+one_135:
+	VMOVUPS          (DX), Y6
+	VFMADD231PS.BCST (R11), Y6, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST (R12), Y6, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y6, Y5
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_135
+
+done_136:
+	VMOVUPS Y0, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y1, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y2, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y3, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y4, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y5, K1, (DI)
+	ADDQ    R9, DI
+	SUBQ    $0x06, R14
+	JZ      rowsdone_115
+	JMP     rows_114
+
+tile5_121:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_138
+
+turns_137:
+	VMOVUPS          (DX), Y5
+	VFMADD231PS.BCST (R11), Y5, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST (R12), Y5, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y5, Y4
+	VMOVUPS          64(DX), Y5
+	VFMADD231PS.BCST 4(R11), Y5, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 4(R12), Y5, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y5, Y4
+	VMOVUPS          128(DX), Y5
+	VFMADD231PS.BCST 8(R11), Y5, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 8(R12), Y5, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y5, Y4
+	VMOVUPS          192(DX), Y5
+	VFMADD231PS.BCST 12(R11), Y5, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 12(R12), Y5, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y5, Y4
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_137
+
+rest_138:
+	ADDQ $0x04, CX
+	JZ   done_140
+
+one_139:
+	VMOVUPS          (DX), Y5
+	VFMADD231PS.BCST (R11), Y5, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST (R12), Y5, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y5, Y4
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_139
+
+done_140:
+	VMOVUPS Y0, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y1, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y2, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y3, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y4, K1, (DI)
+	ADDQ    R9, DI
+	SUBQ    $0x05, R14
+	JZ      rowsdone_115
+	JMP     rows_114
+
+tile4_120:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_142
+
+turns_141:
+	VMOVUPS          (DX), Y4
+	VFMADD231PS.BCST (R11), Y4, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST (R12), Y4, Y3
+	VMOVUPS          64(DX), Y4
+	VFMADD231PS.BCST 4(R11), Y4, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 4(R12), Y4, Y3
+	VMOVUPS          128(DX), Y4
+	VFMADD231PS.BCST 8(R11), Y4, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 8(R12), Y4, Y3
+	VMOVUPS          192(DX), Y4
+	VFMADD231PS.BCST 12(R11), Y4, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 12(R12), Y4, Y3
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_141
+
+rest_142:
+	ADDQ $0x04, CX
+	JZ   done_144
+
+one_143:
+	VMOVUPS          (DX), Y4
+	VFMADD231PS.BCST (R11), Y4, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST (R12), Y4, Y3
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_143
+
+done_144:
+	VMOVUPS Y0, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y1, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y2, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y3, K1, (DI)
+	ADDQ    R9, DI
+	SUBQ    $0x04, R14
+	JZ      rowsdone_115
+	JMP     rows_114
+
+tile3_119:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*2), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_146
+
+turns_145:
+	VMOVUPS          (DX), Y3
+	VFMADD231PS.BCST (R11), Y3, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y3, Y2
+	VMOVUPS          64(DX), Y3
+	VFMADD231PS.BCST 4(R11), Y3, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y3, Y2
+	VMOVUPS          128(DX), Y3
+	VFMADD231PS.BCST 8(R11), Y3, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y3, Y2
+	VMOVUPS          192(DX), Y3
+	VFMADD231PS.BCST 12(R11), Y3, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y3, Y2
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_145
+
+rest_146:
+	ADDQ $0x04, CX
+	JZ   done_148
+
+one_147:
+	VMOVUPS          (DX), Y3
+	VFMADD231PS.BCST (R11), Y3, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y3, Y2
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_147
+
+done_148:
+	VMOVUPS Y0, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y1, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y2, K1, (DI)
+	ADDQ    R9, DI
+	SUBQ    $0x03, R14
+	JZ      rowsdone_115
+	JMP     rows_114
+
+tile2_118:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*2), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_150
+
+turns_149:
+	VMOVUPS          (DX), Y2
+	VFMADD231PS.BCST (R11), Y2, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y2, Y1
+	VMOVUPS          64(DX), Y2
+	VFMADD231PS.BCST 4(R11), Y2, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y2, Y1
+	VMOVUPS          128(DX), Y2
+	VFMADD231PS.BCST 8(R11), Y2, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y2, Y1
+	VMOVUPS          192(DX), Y2
+	VFMADD231PS.BCST 12(R11), Y2, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y2, Y1
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_149
+
+rest_150:
+	ADDQ $0x04, CX
+	JZ   done_152
+
+one_151:
+	VMOVUPS          (DX), Y2
+	VFMADD231PS.BCST (R11), Y2, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y2, Y1
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_151
+
+done_152:
+	VMOVUPS Y0, K1, (DI)
+	ADDQ    R9, DI
+	VMOVUPS Y1, K1, (DI)
+	ADDQ    R9, DI
+	SUBQ    $0x02, R14
+	JZ      rowsdone_115
+	JMP     rows_114
+
+tile1_117:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_154
+
+turns_153:
+	VMOVUPS          (DX), Y1
+	VFMADD231PS.BCST (R11), Y1, Y0
+	VMOVUPS          64(DX), Y1
+	VFMADD231PS.BCST 4(R11), Y1, Y0
+	VMOVUPS          128(DX), Y1
+	VFMADD231PS.BCST 8(R11), Y1, Y0
+	VMOVUPS          192(DX), Y1
+	VFMADD231PS.BCST 12(R11), Y1, Y0
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_153
+
+rest_154:
+	ADDQ $0x04, CX
+	JZ   done_156
+
+one_155:
+	VMOVUPS          (DX), Y1
+	VFMADD231PS.BCST (R11), Y1, Y0
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_155
+
+done_156:
+	VMOVUPS Y0, K1, (DI)
+	ADDQ    R9, DI
+	SUBQ    $0x01, R14
+	JZ      rowsdone_115
+	JMP     rows_114
+
+rowsdone_115:
+	SUBQ $0x10, R15
+	JLE  done_1
+	ADDQ R10, BX
+	JMP  family_5
 
 done_1:
 	VZEROUPPER
 	RET
 
 // func PartAdd(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, m int, n int, k int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX2, AVX512F, AVX512VL
 TEXT ·PartAdd(SB), NOSPLIT, $0-120
 	MOVQ  m+96(FP), R14
 	TESTQ R14, R14
@@ -2150,14 +2792,14 @@ family_2:
 	MOVQ  R15, DI
 	SUBQ  $0x30, DI
 	CMPQ  DI, $0x10
-	JGE   full_5
+	JGE   full_6
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_5:
+full_6:
 	MOVQ n+104(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -2165,11 +2807,11 @@ full_5:
 	MOVQ m+96(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_6:
+rows_7:
 	CMPQ   R14, $0x02
-	JEQ    tile2_10
+	JEQ    tile2_11
 	CMPQ   R14, $0x01
-	JEQ    tile1_9
+	JEQ    tile1_10
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -2189,9 +2831,9 @@ rows_6:
 	VPXORD Z11, Z11, Z11
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_13
+	JLT    rest_14
 
-turns_12:
+turns_13:
 	VBROADCASTSS (R11), Z12
 	VBROADCASTSS (R11)(R8*1), Z13
 	VBROADCASTSS (R11)(R8*2), Z14
@@ -2272,13 +2914,13 @@ turns_12:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_12
+	JGE          turns_13
 
-rest_13:
+rest_14:
 	ADDQ $0x04, CX
-	JZ   done_15
+	JZ   done_16
 
-one_14:
+one_15:
 	VBROADCASTSS (R11), Z12
 	VBROADCASTSS (R11)(R8*1), Z13
 	VBROADCASTSS (R11)(R8*2), Z14
@@ -2302,9 +2944,9 @@ one_14:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_14
+	JNZ          one_15
 
-done_15:
+done_16:
 	VADDPS  (DI), Z0, Z0
 	VMOVUPS Z0, (DI)
 	VADDPS  64(DI), Z1, Z1
@@ -2333,10 +2975,10 @@ done_15:
 	VMOVUPS Z11, 192(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x03, R14
-	JZ      rowsdone_7
-	JMP     rows_6
+	JZ      rowsdone_8
+	JMP     rows_7
 
-tile2_10:
+tile2_11:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -2351,9 +2993,9 @@ tile2_10:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_17
+	JLT    rest_18
 
-turns_16:
+turns_17:
 	VBROADCASTSS (R11), Z8
 	VBROADCASTSS (R11)(R8*1), Z9
 	VMOVUPS      (DX), Z10
@@ -2414,13 +3056,13 @@ turns_16:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_16
+	JGE          turns_17
 
-rest_17:
+rest_18:
 	ADDQ $0x04, CX
-	JZ   done_19
+	JZ   done_20
 
-one_18:
+one_19:
 	VBROADCASTSS (R11), Z8
 	VBROADCASTSS (R11)(R8*1), Z9
 	VMOVUPS      (DX), Z10
@@ -2439,9 +3081,9 @@ one_18:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_18
+	JNZ          one_19
 
-done_19:
+done_20:
 	VADDPS  (DI), Z0, Z0
 	VMOVUPS Z0, (DI)
 	VADDPS  64(DI), Z1, Z1
@@ -2461,10 +3103,10 @@ done_19:
 	VMOVUPS Z7, 192(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x02, R14
-	JZ      rowsdone_7
-	JMP     rows_6
+	JZ      rowsdone_8
+	JMP     rows_7
 
-tile1_9:
+tile1_10:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
@@ -2475,9 +3117,9 @@ tile1_9:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_21
+	JLT    rest_22
 
-turns_20:
+turns_21:
 	VBROADCASTSS (R11), Z4
 	VFMADD231PS  (DX), Z4, Z0
 	VFMADD231PS  (DX)(R10*1), Z4, Z1
@@ -2502,13 +3144,13 @@ turns_20:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_20
+	JGE          turns_21
 
-rest_21:
+rest_22:
 	ADDQ $0x04, CX
-	JZ   done_23
+	JZ   done_24
 
-one_22:
+one_23:
 	VBROADCASTSS (R11), Z4
 	VFMADD231PS  (DX), Z4, Z0
 	VFMADD231PS  (DX)(R10*1), Z4, Z1
@@ -2518,9 +3160,9 @@ one_22:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_22
+	JNZ          one_23
 
-done_23:
+done_24:
 	VADDPS  (DI), Z0, Z0
 	VMOVUPS Z0, (DI)
 	VADDPS  64(DI), Z1, Z1
@@ -2531,10 +3173,10 @@ done_23:
 	VMOVUPS Z3, 192(DI)
 	ADDQ    R9, DI
 	SUBQ    $0x01, R14
-	JZ      rowsdone_7
-	JMP     rows_6
+	JZ      rowsdone_8
+	JMP     rows_7
 
-rowsdone_7:
+rowsdone_8:
 	SUBQ $0x40, R15
 	JLE  done_1
 	ADDQ R10, BX
@@ -2544,21 +3186,21 @@ rowsdone_7:
 	JMP  family_2
 
 family_3:
-	CMPQ  R15, $0x10
+	CMPQ  R15, $0x18
 	JLE   family_4
 	MOVQ  $-1, AX
 	KMOVW AX, K1
 	MOVQ  R15, DI
 	SUBQ  $0x10, DI
 	CMPQ  DI, $0x10
-	JGE   full_24
+	JGE   full_25
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_24:
+full_25:
 	MOVQ n+104(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -2566,27 +3208,27 @@ full_24:
 	MOVQ m+96(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_25:
+rows_26:
 	CMPQ R14, $0x0c
-	JGE  tile8_35
+	JGE  tile8_36
 	CMPQ R14, $0x08
-	JGT  tile4_31
+	JGT  tile4_32
 	CMPQ R14, $0x07
-	JEQ  tile7_34
+	JEQ  tile7_35
 	CMPQ R14, $0x06
-	JEQ  tile6_33
+	JEQ  tile6_34
 	CMPQ R14, $0x05
-	JEQ  tile5_32
+	JEQ  tile5_33
 	CMPQ R14, $0x04
-	JEQ  tile4_31
+	JEQ  tile4_32
 	CMPQ R14, $0x03
-	JEQ  tile3_30
+	JEQ  tile3_31
 	CMPQ R14, $0x02
-	JEQ  tile2_29
+	JEQ  tile2_30
 	CMPQ R14, $0x01
-	JEQ  tile1_28
+	JEQ  tile1_29
 
-tile8_35:
+tile8_36:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -2612,9 +3254,9 @@ tile8_35:
 	VPXORD Z15, Z15, Z15
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_37
+	JLT    rest_38
 
-turns_36:
+turns_37:
 	VMOVUPS          (DX), Z16
 	VMOVUPS          (DX)(R10*1), Z17
 	VBROADCASTSS     (R11), Z18
@@ -2712,13 +3354,13 @@ turns_36:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_36
+	JGE              turns_37
 
-rest_37:
+rest_38:
 	ADDQ $0x04, CX
-	JZ   done_39
+	JZ   done_40
 
-one_38:
+one_39:
 	VMOVUPS          (DX), Z16
 	VMOVUPS          (DX)(R10*1), Z17
 	VBROADCASTSS     (R11), Z18
@@ -2747,9 +3389,9 @@ one_38:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_38
+	JNZ              one_39
 
-done_39:
+done_40:
 	VADDPS    (DI), Z0, Z0
 	VMOVUPS   Z0, (DI)
 	VMOVUPS.Z 64(DI), K1, Z26
@@ -2799,10 +3441,10 @@ done_39:
 	VMOVUPS   Z15, K1, 64(DI)
 	ADDQ      R9, DI
 	SUBQ      $0x08, R14
-	JZ        rowsdone_26
-	JMP       rows_25
+	JZ        rowsdone_27
+	JMP       rows_26
 
-tile7_34:
+tile7_35:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -2828,9 +3470,9 @@ tile7_34:
 	VPXORD Z13, Z13, Z13
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_41
+	JLT    rest_42
 
-turns_40:
+turns_41:
 	VMOVUPS          (DX), Z14
 	VMOVUPS          (DX)(R10*1), Z15
 	VBROADCASTSS     (R11), Z16
@@ -2920,13 +3562,13 @@ turns_40:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_40
+	JGE              turns_41
 
-rest_41:
+rest_42:
 	ADDQ $0x04, CX
-	JZ   done_43
+	JZ   done_44
 
-one_42:
+one_43:
 	VMOVUPS          (DX), Z14
 	VMOVUPS          (DX)(R10*1), Z15
 	VBROADCASTSS     (R11), Z16
@@ -2953,9 +3595,9 @@ one_42:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_42
+	JNZ              one_43
 
-done_43:
+done_44:
 	VADDPS    (DI), Z0, Z0
 	VMOVUPS   Z0, (DI)
 	VMOVUPS.Z 64(DI), K1, Z26
@@ -2999,10 +3641,10 @@ done_43:
 	VMOVUPS   Z13, K1, 64(DI)
 	ADDQ      R9, DI
 	SUBQ      $0x07, R14
-	JZ        rowsdone_26
-	JMP       rows_25
+	JZ        rowsdone_27
+	JMP       rows_26
 
-tile6_33:
+tile6_34:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -3023,9 +3665,9 @@ tile6_33:
 	VPXORD Z11, Z11, Z11
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_45
+	JLT    rest_46
 
-turns_44:
+turns_45:
 	VMOVUPS          (DX), Z12
 	VMOVUPS          (DX)(R10*1), Z13
 	VBROADCASTSS     (R11), Z14
@@ -3106,13 +3748,13 @@ turns_44:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_44
+	JGE              turns_45
 
-rest_45:
+rest_46:
 	ADDQ $0x04, CX
-	JZ   done_47
+	JZ   done_48
 
-one_46:
+one_47:
 	VMOVUPS          (DX), Z12
 	VMOVUPS          (DX)(R10*1), Z13
 	VBROADCASTSS     (R11), Z14
@@ -3136,9 +3778,9 @@ one_46:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_46
+	JNZ              one_47
 
-done_47:
+done_48:
 	VADDPS    (DI), Z0, Z0
 	VMOVUPS   Z0, (DI)
 	VMOVUPS.Z 64(DI), K1, Z26
@@ -3176,10 +3818,10 @@ done_47:
 	VMOVUPS   Z11, K1, 64(DI)
 	ADDQ      R9, DI
 	SUBQ      $0x06, R14
-	JZ        rowsdone_26
-	JMP       rows_25
+	JZ        rowsdone_27
+	JMP       rows_26
 
-tile5_32:
+tile5_33:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -3198,9 +3840,9 @@ tile5_32:
 	VPXORD Z9, Z9, Z9
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_49
+	JLT    rest_50
 
-turns_48:
+turns_49:
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (DX)(R10*1), Z11
 	VBROADCASTSS (R11), Z12
@@ -3273,13 +3915,13 @@ turns_48:
 	ADDQ         $0x10, R12
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_48
+	JGE          turns_49
 
-rest_49:
+rest_50:
 	ADDQ $0x04, CX
-	JZ   done_51
+	JZ   done_52
 
-one_50:
+one_51:
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (DX)(R10*1), Z11
 	VBROADCASTSS (R11), Z12
@@ -3301,9 +3943,9 @@ one_50:
 	ADDQ         $0x04, R12
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_50
+	JNZ          one_51
 
-done_51:
+done_52:
 	VADDPS    (DI), Z0, Z0
 	VMOVUPS   Z0, (DI)
 	VMOVUPS.Z 64(DI), K1, Z26
@@ -3335,10 +3977,10 @@ done_51:
 	VMOVUPS   Z9, K1, 64(DI)
 	ADDQ      R9, DI
 	SUBQ      $0x05, R14
-	JZ        rowsdone_26
-	JMP       rows_25
+	JZ        rowsdone_27
+	JMP       rows_26
 
-tile4_31:
+tile4_32:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -3354,9 +3996,9 @@ tile4_31:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_53
+	JLT    rest_54
 
-turns_52:
+turns_53:
 	VMOVUPS      (DX), Z8
 	VMOVUPS      (DX)(R10*1), Z9
 	VBROADCASTSS (R11), Z10
@@ -3417,13 +4059,13 @@ turns_52:
 	ADDQ         $0x10, R12
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_52
+	JGE          turns_53
 
-rest_53:
+rest_54:
 	ADDQ $0x04, CX
-	JZ   done_55
+	JZ   done_56
 
-one_54:
+one_55:
 	VMOVUPS      (DX), Z8
 	VMOVUPS      (DX)(R10*1), Z9
 	VBROADCASTSS (R11), Z10
@@ -3442,9 +4084,9 @@ one_54:
 	ADDQ         $0x04, R12
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_54
+	JNZ          one_55
 
-done_55:
+done_56:
 	VADDPS    (DI), Z0, Z0
 	VMOVUPS   Z0, (DI)
 	VMOVUPS.Z 64(DI), K1, Z26
@@ -3470,10 +4112,10 @@ done_55:
 	VMOVUPS   Z7, K1, 64(DI)
 	ADDQ      R9, DI
 	SUBQ      $0x04, R14
-	JZ        rowsdone_26
-	JMP       rows_25
+	JZ        rowsdone_27
+	JMP       rows_26
 
-tile3_30:
+tile3_31:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -3486,9 +4128,9 @@ tile3_30:
 	VPXORD Z5, Z5, Z5
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_57
+	JLT    rest_58
 
-turns_56:
+turns_57:
 	VMOVUPS      (DX), Z6
 	VMOVUPS      (DX)(R10*1), Z7
 	VBROADCASTSS (R11), Z8
@@ -3536,13 +4178,13 @@ turns_56:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_56
+	JGE          turns_57
 
-rest_57:
+rest_58:
 	ADDQ $0x04, CX
-	JZ   done_59
+	JZ   done_60
 
-one_58:
+one_59:
 	VMOVUPS      (DX), Z6
 	VMOVUPS      (DX)(R10*1), Z7
 	VBROADCASTSS (R11), Z8
@@ -3557,9 +4199,9 @@ one_58:
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_58
+	JNZ          one_59
 
-done_59:
+done_60:
 	VADDPS    (DI), Z0, Z0
 	VMOVUPS   Z0, (DI)
 	VMOVUPS.Z 64(DI), K1, Z26
@@ -3579,10 +4221,10 @@ done_59:
 	VMOVUPS   Z5, K1, 64(DI)
 	ADDQ      R9, DI
 	SUBQ      $0x03, R14
-	JZ        rowsdone_26
-	JMP       rows_25
+	JZ        rowsdone_27
+	JMP       rows_26
 
-tile2_29:
+tile2_30:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -3592,9 +4234,9 @@ tile2_29:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_61
+	JLT    rest_62
 
-turns_60:
+turns_61:
 	VMOVUPS      (DX), Z4
 	VMOVUPS      (DX)(R10*1), Z5
 	VBROADCASTSS (R11), Z6
@@ -3630,13 +4272,13 @@ turns_60:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_60
+	JGE          turns_61
 
-rest_61:
+rest_62:
 	ADDQ $0x04, CX
-	JZ   done_63
+	JZ   done_64
 
-one_62:
+one_63:
 	VMOVUPS      (DX), Z4
 	VMOVUPS      (DX)(R10*1), Z5
 	VBROADCASTSS (R11), Z6
@@ -3648,9 +4290,9 @@ one_62:
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_62
+	JNZ          one_63
 
-done_63:
+done_64:
 	VADDPS    (DI), Z0, Z0
 	VMOVUPS   Z0, (DI)
 	VMOVUPS.Z 64(DI), K1, Z26
@@ -3664,10 +4306,10 @@ done_63:
 	VMOVUPS   Z3, K1, 64(DI)
 	ADDQ      R9, DI
 	SUBQ      $0x02, R14
-	JZ        rowsdone_26
-	JMP       rows_25
+	JZ        rowsdone_27
+	JMP       rows_26
 
-tile1_28:
+tile1_29:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
@@ -3675,9 +4317,9 @@ tile1_28:
 	VPXORD Z1, Z1, Z1
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_65
+	JLT    rest_66
 
-turns_64:
+turns_65:
 	VBROADCASTSS (R11), Z2
 	VFMADD231PS  (DX), Z2, Z0
 	VFMADD231PS  (DX)(R10*1), Z2, Z1
@@ -3693,22 +4335,22 @@ turns_64:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_64
+	JGE          turns_65
 
-rest_65:
+rest_66:
 	ADDQ $0x04, CX
-	JZ   done_67
+	JZ   done_68
 
-one_66:
+one_67:
 	VBROADCASTSS (R11), Z2
 	VFMADD231PS  (DX), Z2, Z0
 	VFMADD231PS  (DX)(R10*1), Z2, Z1
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_66
+	JNZ          one_67
 
-done_67:
+done_68:
 	VADDPS    (DI), Z0, Z0
 	VMOVUPS   Z0, (DI)
 	VMOVUPS.Z 64(DI), K1, Z26
@@ -3716,10 +4358,10 @@ done_67:
 	VMOVUPS   Z1, K1, 64(DI)
 	ADDQ      R9, DI
 	SUBQ      $0x01, R14
-	JZ        rowsdone_26
-	JMP       rows_25
+	JZ        rowsdone_27
+	JMP       rows_26
 
-rowsdone_26:
+rowsdone_27:
 	SUBQ $0x20, R15
 	JLE  done_1
 	ADDQ R10, BX
@@ -3727,21 +4369,21 @@ rowsdone_26:
 	JMP  family_3
 
 family_4:
-	CMPQ  R15, $0x00
-	JLE   done_1
+	CMPQ  R15, $0x08
+	JLE   family_5
 	MOVQ  $-1, AX
 	KMOVW AX, K1
 	MOVQ  R15, DI
 	SUBQ  $0x00, DI
 	CMPQ  DI, $0x10
-	JGE   full_68
+	JGE   full_69
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_68:
+full_69:
 	MOVQ n+104(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -3749,27 +4391,27 @@ full_68:
 	MOVQ m+96(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_69:
+rows_70:
 	CMPQ R14, $0x0c
-	JGE  tile8_79
+	JGE  tile8_80
 	CMPQ R14, $0x08
-	JGT  tile4_75
+	JGT  tile4_76
 	CMPQ R14, $0x07
-	JEQ  tile7_78
+	JEQ  tile7_79
 	CMPQ R14, $0x06
-	JEQ  tile6_77
+	JEQ  tile6_78
 	CMPQ R14, $0x05
-	JEQ  tile5_76
+	JEQ  tile5_77
 	CMPQ R14, $0x04
-	JEQ  tile4_75
+	JEQ  tile4_76
 	CMPQ R14, $0x03
-	JEQ  tile3_74
+	JEQ  tile3_75
 	CMPQ R14, $0x02
-	JEQ  tile2_73
+	JEQ  tile2_74
 	CMPQ R14, $0x01
-	JEQ  tile1_72
+	JEQ  tile1_73
 
-tile8_79:
+tile8_80:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -3787,9 +4429,9 @@ tile8_79:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_81
+	JLT    rest_82
 
-turns_80:
+turns_81:
 	VMOVUPS          (DX), Z8
 	VFMADD231PS.BCST (R11), Z8, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z8, Z1
@@ -3831,13 +4473,13 @@ turns_80:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_80
+	JGE              turns_81
 
-rest_81:
+rest_82:
 	ADDQ $0x04, CX
-	JZ   done_83
+	JZ   done_84
 
-one_82:
+one_83:
 	VMOVUPS          (DX), Z8
 	VFMADD231PS.BCST (R11), Z8, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z8, Z1
@@ -3852,9 +4494,9 @@ one_82:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_82
+	JNZ              one_83
 
-done_83:
+done_84:
 	VMOVUPS.Z (DI), K1, Z26
 	VADDPS    Z26, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)
@@ -3888,10 +4530,10 @@ done_83:
 	VMOVUPS   Z7, K1, (DI)
 	ADDQ      R9, DI
 	SUBQ      $0x08, R14
-	JZ        rowsdone_70
-	JMP       rows_69
+	JZ        rowsdone_71
+	JMP       rows_70
 
-tile7_78:
+tile7_79:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -3910,9 +4552,9 @@ tile7_78:
 	VPXORD Z6, Z6, Z6
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_85
+	JLT    rest_86
 
-turns_84:
+turns_85:
 	VMOVUPS          (DX), Z7
 	VFMADD231PS.BCST (R11), Z7, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z7, Z1
@@ -3950,13 +4592,13 @@ turns_84:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_84
+	JGE              turns_85
 
-rest_85:
+rest_86:
 	ADDQ $0x04, CX
-	JZ   done_87
+	JZ   done_88
 
-one_86:
+one_87:
 	VMOVUPS          (DX), Z7
 	VFMADD231PS.BCST (R11), Z7, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z7, Z1
@@ -3970,9 +4612,9 @@ one_86:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_86
+	JNZ              one_87
 
-done_87:
+done_88:
 	VMOVUPS.Z (DI), K1, Z26
 	VADDPS    Z26, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)
@@ -4002,10 +4644,10 @@ done_87:
 	VMOVUPS   Z6, K1, (DI)
 	ADDQ      R9, DI
 	SUBQ      $0x07, R14
-	JZ        rowsdone_70
-	JMP       rows_69
+	JZ        rowsdone_71
+	JMP       rows_70
 
-tile6_77:
+tile6_78:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -4020,9 +4662,9 @@ tile6_77:
 	VPXORD Z5, Z5, Z5
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_89
+	JLT    rest_90
 
-turns_88:
+turns_89:
 	VMOVUPS          (DX), Z6
 	VFMADD231PS.BCST (R11), Z6, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z6, Z1
@@ -4055,13 +4697,13 @@ turns_88:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_88
+	JGE              turns_89
 
-rest_89:
+rest_90:
 	ADDQ $0x04, CX
-	JZ   done_91
+	JZ   done_92
 
-one_90:
+one_91:
 	VMOVUPS          (DX), Z6
 	VFMADD231PS.BCST (R11), Z6, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z6, Z1
@@ -4073,9 +4715,9 @@ one_90:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_90
+	JNZ              one_91
 
-done_91:
+done_92:
 	VMOVUPS.Z (DI), K1, Z26
 	VADDPS    Z26, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)
@@ -4101,10 +4743,10 @@ done_91:
 	VMOVUPS   Z5, K1, (DI)
 	ADDQ      R9, DI
 	SUBQ      $0x06, R14
-	JZ        rowsdone_70
-	JMP       rows_69
+	JZ        rowsdone_71
+	JMP       rows_70
 
-tile5_76:
+tile5_77:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -4118,9 +4760,9 @@ tile5_76:
 	VPXORD Z4, Z4, Z4
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_93
+	JLT    rest_94
 
-turns_92:
+turns_93:
 	VMOVUPS          (DX), Z5
 	VFMADD231PS.BCST (R11), Z5, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z5, Z1
@@ -4149,13 +4791,13 @@ turns_92:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_92
+	JGE              turns_93
 
-rest_93:
+rest_94:
 	ADDQ $0x04, CX
-	JZ   done_95
+	JZ   done_96
 
-one_94:
+one_95:
 	VMOVUPS          (DX), Z5
 	VFMADD231PS.BCST (R11), Z5, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z5, Z1
@@ -4166,9 +4808,9 @@ one_94:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_94
+	JNZ              one_95
 
-done_95:
+done_96:
 	VMOVUPS.Z (DI), K1, Z26
 	VADDPS    Z26, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)
@@ -4190,10 +4832,10 @@ done_95:
 	VMOVUPS   Z4, K1, (DI)
 	ADDQ      R9, DI
 	SUBQ      $0x05, R14
-	JZ        rowsdone_70
-	JMP       rows_69
+	JZ        rowsdone_71
+	JMP       rows_70
 
-tile4_75:
+tile4_76:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -4205,9 +4847,9 @@ tile4_75:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_97
+	JLT    rest_98
 
-turns_96:
+turns_97:
 	VMOVUPS          (DX), Z4
 	VFMADD231PS.BCST (R11), Z4, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z4, Z1
@@ -4232,13 +4874,13 @@ turns_96:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_96
+	JGE              turns_97
 
-rest_97:
+rest_98:
 	ADDQ $0x04, CX
-	JZ   done_99
+	JZ   done_100
 
-one_98:
+one_99:
 	VMOVUPS          (DX), Z4
 	VFMADD231PS.BCST (R11), Z4, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z4, Z1
@@ -4248,9 +4890,9 @@ one_98:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_98
+	JNZ              one_99
 
-done_99:
+done_100:
 	VMOVUPS.Z (DI), K1, Z26
 	VADDPS    Z26, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)
@@ -4268,10 +4910,10 @@ done_99:
 	VMOVUPS   Z3, K1, (DI)
 	ADDQ      R9, DI
 	SUBQ      $0x04, R14
-	JZ        rowsdone_70
-	JMP       rows_69
+	JZ        rowsdone_71
+	JMP       rows_70
 
-tile3_74:
+tile3_75:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -4281,9 +4923,9 @@ tile3_74:
 	VPXORD Z2, Z2, Z2
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_101
+	JLT    rest_102
 
-turns_100:
+turns_101:
 	VMOVUPS          (DX), Z3
 	VFMADD231PS.BCST (R11), Z3, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z3, Z1
@@ -4303,13 +4945,13 @@ turns_100:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_100
+	JGE              turns_101
 
-rest_101:
+rest_102:
 	ADDQ $0x04, CX
-	JZ   done_103
+	JZ   done_104
 
-one_102:
+one_103:
 	VMOVUPS          (DX), Z3
 	VFMADD231PS.BCST (R11), Z3, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z3, Z1
@@ -4317,9 +4959,9 @@ one_102:
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_102
+	JNZ              one_103
 
-done_103:
+done_104:
 	VMOVUPS.Z (DI), K1, Z26
 	VADDPS    Z26, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)
@@ -4333,10 +4975,10 @@ done_103:
 	VMOVUPS   Z2, K1, (DI)
 	ADDQ      R9, DI
 	SUBQ      $0x03, R14
-	JZ        rowsdone_70
-	JMP       rows_69
+	JZ        rowsdone_71
+	JMP       rows_70
 
-tile2_73:
+tile2_74:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -4344,9 +4986,9 @@ tile2_73:
 	VPXORD Z1, Z1, Z1
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_105
+	JLT    rest_106
 
-turns_104:
+turns_105:
 	VMOVUPS          (DX), Z2
 	VFMADD231PS.BCST (R11), Z2, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z2, Z1
@@ -4362,22 +5004,22 @@ turns_104:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_104
+	JGE              turns_105
 
-rest_105:
+rest_106:
 	ADDQ $0x04, CX
-	JZ   done_107
+	JZ   done_108
 
-one_106:
+one_107:
 	VMOVUPS          (DX), Z2
 	VFMADD231PS.BCST (R11), Z2, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z2, Z1
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_106
+	JNZ              one_107
 
-done_107:
+done_108:
 	VMOVUPS.Z (DI), K1, Z26
 	VADDPS    Z26, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)
@@ -4387,19 +5029,19 @@ done_107:
 	VMOVUPS   Z1, K1, (DI)
 	ADDQ      R9, DI
 	SUBQ      $0x02, R14
-	JZ        rowsdone_70
-	JMP       rows_69
+	JZ        rowsdone_71
+	JMP       rows_70
 
-tile1_72:
+tile1_73:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
 	VPXORD Z0, Z0, Z0
 	MOVQ   k+112(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_109
+	JLT    rest_110
 
-turns_108:
+turns_109:
 	VMOVUPS          (DX), Z1
 	VFMADD231PS.BCST (R11), Z1, Z0
 	VMOVUPS          64(DX), Z1
@@ -4411,41 +5053,755 @@ turns_108:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_108
+	JGE              turns_109
 
-rest_109:
+rest_110:
 	ADDQ $0x04, CX
-	JZ   done_111
+	JZ   done_112
 
-one_110:
+one_111:
 	VMOVUPS          (DX), Z1
 	VFMADD231PS.BCST (R11), Z1, Z0
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_110
+	JNZ              one_111
 
-done_111:
+done_112:
 	VMOVUPS.Z (DI), K1, Z26
 	VADDPS    Z26, Z0, Z0
 	VMOVUPS   Z0, K1, (DI)
 	ADDQ      R9, DI
 	SUBQ      $0x01, R14
-	JZ        rowsdone_70
-	JMP       rows_69
+	JZ        rowsdone_71
+	JMP       rows_70
 
-rowsdone_70:
+rowsdone_71:
 	SUBQ $0x10, R15
 	JLE  done_1
 	ADDQ R10, BX
 	JMP  family_4
+
+family_5:
+	CMPQ  R15, $0x00
+	JLE   done_1
+	MOVQ  $-1, AX
+	KMOVW AX, K1
+	MOVQ  R15, DI
+	SUBQ  $0x00, DI
+	CMPQ  DI, $0x10
+	JGE   full_113
+	MOVQ  DI, CX
+	MOVL  $0x00000001, AX
+	SHLL  CL, AX
+	DECL  AX
+	KMOVW AX, K1
+
+full_113:
+	MOVQ n+104(FP), AX
+	SUBQ R15, AX
+	MOVQ y_base+0(FP), DI
+	LEAQ (DI)(AX*4), DI
+	MOVQ m+96(FP), R14
+	MOVQ x_base+32(FP), SI
+
+rows_114:
+	CMPQ R14, $0x0c
+	JGE  tile8_124
+	CMPQ R14, $0x08
+	JGT  tile4_120
+	CMPQ R14, $0x07
+	JEQ  tile7_123
+	CMPQ R14, $0x06
+	JEQ  tile6_122
+	CMPQ R14, $0x05
+	JEQ  tile5_121
+	CMPQ R14, $0x04
+	JEQ  tile4_120
+	CMPQ R14, $0x03
+	JEQ  tile3_119
+	CMPQ R14, $0x02
+	JEQ  tile2_118
+	CMPQ R14, $0x01
+	JEQ  tile1_117
+
+tile8_124:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (R12)(R8*2), R13
+	ADDQ  R8, R13
+	LEAQ  (SI)(R8*8), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_126
+
+turns_125:
+	VMOVUPS          (DX), Y8
+	VFMADD231PS.BCST (R11), Y8, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST (R12), Y8, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST (R13), Y8, Y6
+	VFMADD231PS.BCST (R13)(R8*1), Y8, Y7
+	VMOVUPS          64(DX), Y8
+	VFMADD231PS.BCST 4(R11), Y8, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 4(R12), Y8, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 4(R13), Y8, Y6
+	VFMADD231PS.BCST 4(R13)(R8*1), Y8, Y7
+	VMOVUPS          128(DX), Y8
+	VFMADD231PS.BCST 8(R11), Y8, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 8(R12), Y8, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 8(R13), Y8, Y6
+	VFMADD231PS.BCST 8(R13)(R8*1), Y8, Y7
+	VMOVUPS          192(DX), Y8
+	VFMADD231PS.BCST 12(R11), Y8, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 12(R12), Y8, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 12(R13), Y8, Y6
+	VFMADD231PS.BCST 12(R13)(R8*1), Y8, Y7
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x10, R13
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_125
+
+rest_126:
+	ADDQ $0x04, CX
+	JZ   done_128
+
+one_127:
+	VMOVUPS          (DX), Y8
+	VFMADD231PS.BCST (R11), Y8, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST (R12), Y8, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST (R13), Y8, Y6
+	VFMADD231PS.BCST (R13)(R8*1), Y8, Y7
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x04, R13
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_127
+
+done_128:
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y0, Y0
+	VMOVUPS   Y0, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y1, Y1
+	VMOVUPS   Y1, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y2, Y2
+	VMOVUPS   Y2, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y3, Y3
+	VMOVUPS   Y3, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y4, Y4
+	VMOVUPS   Y4, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y5, Y5
+	VMOVUPS   Y5, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y6, Y6
+	VMOVUPS   Y6, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y7, Y7
+	VMOVUPS   Y7, K1, (DI)
+	ADDQ      R9, DI
+	SUBQ      $0x08, R14
+	JZ        rowsdone_115
+	JMP       rows_114
+
+tile7_123:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (R12)(R8*2), R13
+	ADDQ  R8, R13
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*2), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_130
+
+turns_129:
+	VMOVUPS          (DX), Y7
+	VFMADD231PS.BCST (R11), Y7, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST (R12), Y7, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST (R13), Y7, Y6
+	VMOVUPS          64(DX), Y7
+	VFMADD231PS.BCST 4(R11), Y7, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 4(R12), Y7, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 4(R13), Y7, Y6
+	VMOVUPS          128(DX), Y7
+	VFMADD231PS.BCST 8(R11), Y7, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 8(R12), Y7, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 8(R13), Y7, Y6
+	VMOVUPS          192(DX), Y7
+	VFMADD231PS.BCST 12(R11), Y7, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 12(R12), Y7, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 12(R13), Y7, Y6
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x10, R13
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_129
+
+rest_130:
+	ADDQ $0x04, CX
+	JZ   done_132
+
+one_131:
+	VMOVUPS          (DX), Y7
+	VFMADD231PS.BCST (R11), Y7, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST (R12), Y7, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST (R13), Y7, Y6
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x04, R13
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_131
+
+done_132:
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y0, Y0
+	VMOVUPS   Y0, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y1, Y1
+	VMOVUPS   Y1, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y2, Y2
+	VMOVUPS   Y2, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y3, Y3
+	VMOVUPS   Y3, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y4, Y4
+	VMOVUPS   Y4, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y5, Y5
+	VMOVUPS   Y5, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y6, Y6
+	VMOVUPS   Y6, K1, (DI)
+	ADDQ      R9, DI
+	SUBQ      $0x07, R14
+	JZ        rowsdone_115
+	JMP       rows_114
+
+tile6_122:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*2), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_134
+
+turns_133:
+	VMOVUPS          (DX), Y6
+	VFMADD231PS.BCST (R11), Y6, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST (R12), Y6, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y6, Y5
+	VMOVUPS          64(DX), Y6
+	VFMADD231PS.BCST 4(R11), Y6, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 4(R12), Y6, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y6, Y5
+	VMOVUPS          128(DX), Y6
+	VFMADD231PS.BCST 8(R11), Y6, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 8(R12), Y6, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y6, Y5
+	VMOVUPS          192(DX), Y6
+	VFMADD231PS.BCST 12(R11), Y6, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 12(R12), Y6, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y6, Y5
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_133
+
+rest_134:
+	ADDQ $0x04, CX
+	JZ   done_136
+
+one_135:
+	VMOVUPS          (DX), Y6
+	VFMADD231PS.BCST (R11), Y6, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST (R12), Y6, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y6, Y5
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_135
+
+done_136:
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y0, Y0
+	VMOVUPS   Y0, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y1, Y1
+	VMOVUPS   Y1, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y2, Y2
+	VMOVUPS   Y2, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y3, Y3
+	VMOVUPS   Y3, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y4, Y4
+	VMOVUPS   Y4, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y5, Y5
+	VMOVUPS   Y5, K1, (DI)
+	ADDQ      R9, DI
+	SUBQ      $0x06, R14
+	JZ        rowsdone_115
+	JMP       rows_114
+
+tile5_121:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_138
+
+turns_137:
+	VMOVUPS          (DX), Y5
+	VFMADD231PS.BCST (R11), Y5, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST (R12), Y5, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y5, Y4
+	VMOVUPS          64(DX), Y5
+	VFMADD231PS.BCST 4(R11), Y5, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 4(R12), Y5, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y5, Y4
+	VMOVUPS          128(DX), Y5
+	VFMADD231PS.BCST 8(R11), Y5, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 8(R12), Y5, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y5, Y4
+	VMOVUPS          192(DX), Y5
+	VFMADD231PS.BCST 12(R11), Y5, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 12(R12), Y5, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y5, Y4
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_137
+
+rest_138:
+	ADDQ $0x04, CX
+	JZ   done_140
+
+one_139:
+	VMOVUPS          (DX), Y5
+	VFMADD231PS.BCST (R11), Y5, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST (R12), Y5, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y5, Y4
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_139
+
+done_140:
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y0, Y0
+	VMOVUPS   Y0, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y1, Y1
+	VMOVUPS   Y1, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y2, Y2
+	VMOVUPS   Y2, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y3, Y3
+	VMOVUPS   Y3, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y4, Y4
+	VMOVUPS   Y4, K1, (DI)
+	ADDQ      R9, DI
+	SUBQ      $0x05, R14
+	JZ        rowsdone_115
+	JMP       rows_114
+
+tile4_120:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_142
+
+turns_141:
+	VMOVUPS          (DX), Y4
+	VFMADD231PS.BCST (R11), Y4, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST (R12), Y4, Y3
+	VMOVUPS          64(DX), Y4
+	VFMADD231PS.BCST 4(R11), Y4, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 4(R12), Y4, Y3
+	VMOVUPS          128(DX), Y4
+	VFMADD231PS.BCST 8(R11), Y4, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 8(R12), Y4, Y3
+	VMOVUPS          192(DX), Y4
+	VFMADD231PS.BCST 12(R11), Y4, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 12(R12), Y4, Y3
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_141
+
+rest_142:
+	ADDQ $0x04, CX
+	JZ   done_144
+
+one_143:
+	VMOVUPS          (DX), Y4
+	VFMADD231PS.BCST (R11), Y4, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST (R12), Y4, Y3
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_143
+
+done_144:
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y0, Y0
+	VMOVUPS   Y0, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y1, Y1
+	VMOVUPS   Y1, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y2, Y2
+	VMOVUPS   Y2, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y3, Y3
+	VMOVUPS   Y3, K1, (DI)
+	ADDQ      R9, DI
+	SUBQ      $0x04, R14
+	JZ        rowsdone_115
+	JMP       rows_114
+
+tile3_119:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*2), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_146
+
+turns_145:
+	VMOVUPS          (DX), Y3
+	VFMADD231PS.BCST (R11), Y3, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y3, Y2
+	VMOVUPS          64(DX), Y3
+	VFMADD231PS.BCST 4(R11), Y3, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y3, Y2
+	VMOVUPS          128(DX), Y3
+	VFMADD231PS.BCST 8(R11), Y3, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y3, Y2
+	VMOVUPS          192(DX), Y3
+	VFMADD231PS.BCST 12(R11), Y3, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y3, Y2
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_145
+
+rest_146:
+	ADDQ $0x04, CX
+	JZ   done_148
+
+one_147:
+	VMOVUPS          (DX), Y3
+	VFMADD231PS.BCST (R11), Y3, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y3, Y2
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_147
+
+done_148:
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y0, Y0
+	VMOVUPS   Y0, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y1, Y1
+	VMOVUPS   Y1, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y2, Y2
+	VMOVUPS   Y2, K1, (DI)
+	ADDQ      R9, DI
+	SUBQ      $0x03, R14
+	JZ        rowsdone_115
+	JMP       rows_114
+
+tile2_118:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*2), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_150
+
+turns_149:
+	VMOVUPS          (DX), Y2
+	VFMADD231PS.BCST (R11), Y2, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y2, Y1
+	VMOVUPS          64(DX), Y2
+	VFMADD231PS.BCST 4(R11), Y2, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y2, Y1
+	VMOVUPS          128(DX), Y2
+	VFMADD231PS.BCST 8(R11), Y2, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y2, Y1
+	VMOVUPS          192(DX), Y2
+	VFMADD231PS.BCST 12(R11), Y2, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y2, Y1
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_149
+
+rest_150:
+	ADDQ $0x04, CX
+	JZ   done_152
+
+one_151:
+	VMOVUPS          (DX), Y2
+	VFMADD231PS.BCST (R11), Y2, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y2, Y1
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_151
+
+done_152:
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y0, Y0
+	VMOVUPS   Y0, K1, (DI)
+	ADDQ      R9, DI
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y1, Y1
+	VMOVUPS   Y1, K1, (DI)
+	ADDQ      R9, DI
+	SUBQ      $0x02, R14
+	JZ        rowsdone_115
+	JMP       rows_114
+
+tile1_117:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	MOVQ  k+112(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_154
+
+turns_153:
+	VMOVUPS          (DX), Y1
+	VFMADD231PS.BCST (R11), Y1, Y0
+	VMOVUPS          64(DX), Y1
+	VFMADD231PS.BCST 4(R11), Y1, Y0
+	VMOVUPS          128(DX), Y1
+	VFMADD231PS.BCST 8(R11), Y1, Y0
+	VMOVUPS          192(DX), Y1
+	VFMADD231PS.BCST 12(R11), Y1, Y0
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_153
+
+rest_154:
+	ADDQ $0x04, CX
+	JZ   done_156
+
+one_155:
+	VMOVUPS          (DX), Y1
+	VFMADD231PS.BCST (R11), Y1, Y0
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_155
+
+done_156:
+	VMOVUPS.Z (DI), K1, Y26
+	VADDPS    Y26, Y0, Y0
+	VMOVUPS   Y0, K1, (DI)
+	ADDQ      R9, DI
+	SUBQ      $0x01, R14
+	JZ        rowsdone_115
+	JMP       rows_114
+
+rowsdone_115:
+	SUBQ $0x10, R15
+	JLE  done_1
+	ADDQ R10, BX
+	JMP  family_5
 
 done_1:
 	VZEROUPPER
 	RET
 
 // func PartScale(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, scale []float32, m int, n int, k int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX2, AVX512F, AVX512VL, FMA3
 TEXT ·PartScale(SB), NOSPLIT, $0-144
 	MOVQ  m+120(FP), R14
 	TESTQ R14, R14
@@ -4472,14 +5828,14 @@ family_2:
 	MOVQ  R15, DI
 	SUBQ  $0x30, DI
 	CMPQ  DI, $0x10
-	JGE   full_5
+	JGE   full_6
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_5:
+full_6:
 	MOVQ n+128(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -4487,11 +5843,11 @@ full_5:
 	MOVQ m+120(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_6:
+rows_7:
 	CMPQ   R14, $0x02
-	JEQ    tile2_10
+	JEQ    tile2_11
 	CMPQ   R14, $0x01
-	JEQ    tile1_9
+	JEQ    tile1_10
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -4511,9 +5867,9 @@ rows_6:
 	VPXORD Z11, Z11, Z11
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_13
+	JLT    rest_14
 
-turns_12:
+turns_13:
 	VBROADCASTSS (R11), Z12
 	VBROADCASTSS (R11)(R8*1), Z13
 	VBROADCASTSS (R11)(R8*2), Z14
@@ -4594,13 +5950,13 @@ turns_12:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_12
+	JGE          turns_13
 
-rest_13:
+rest_14:
 	ADDQ $0x04, CX
-	JZ   done_15
+	JZ   done_16
 
-one_14:
+one_15:
 	VBROADCASTSS (R11), Z12
 	VBROADCASTSS (R11)(R8*1), Z13
 	VBROADCASTSS (R11)(R8*2), Z14
@@ -4624,9 +5980,9 @@ one_14:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_14
+	JNZ          one_15
 
-done_15:
+done_16:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -4671,10 +6027,10 @@ done_15:
 	VMOVUPS     Z11, 192(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x03, R14
-	JZ          rowsdone_7
-	JMP         rows_6
+	JZ          rowsdone_8
+	JMP         rows_7
 
-tile2_10:
+tile2_11:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -4689,9 +6045,9 @@ tile2_10:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_17
+	JLT    rest_18
 
-turns_16:
+turns_17:
 	VBROADCASTSS (R11), Z8
 	VBROADCASTSS (R11)(R8*1), Z9
 	VMOVUPS      (DX), Z10
@@ -4752,13 +6108,13 @@ turns_16:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_16
+	JGE          turns_17
 
-rest_17:
+rest_18:
 	ADDQ $0x04, CX
-	JZ   done_19
+	JZ   done_20
 
-one_18:
+one_19:
 	VBROADCASTSS (R11), Z8
 	VBROADCASTSS (R11)(R8*1), Z9
 	VMOVUPS      (DX), Z10
@@ -4777,9 +6133,9 @@ one_18:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_18
+	JNZ          one_19
 
-done_19:
+done_20:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -4811,10 +6167,10 @@ done_19:
 	VMOVUPS     Z7, 192(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x02, R14
-	JZ          rowsdone_7
-	JMP         rows_6
+	JZ          rowsdone_8
+	JMP         rows_7
 
-tile1_9:
+tile1_10:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
@@ -4825,9 +6181,9 @@ tile1_9:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_21
+	JLT    rest_22
 
-turns_20:
+turns_21:
 	VBROADCASTSS (R11), Z4
 	VFMADD231PS  (DX), Z4, Z0
 	VFMADD231PS  (DX)(R10*1), Z4, Z1
@@ -4852,13 +6208,13 @@ turns_20:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_20
+	JGE          turns_21
 
-rest_21:
+rest_22:
 	ADDQ $0x04, CX
-	JZ   done_23
+	JZ   done_24
 
-one_22:
+one_23:
 	VBROADCASTSS (R11), Z4
 	VFMADD231PS  (DX), Z4, Z0
 	VFMADD231PS  (DX)(R10*1), Z4, Z1
@@ -4868,9 +6224,9 @@ one_22:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_22
+	JNZ          one_23
 
-done_23:
+done_24:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -4889,10 +6245,10 @@ done_23:
 	VMOVUPS     Z3, 192(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x01, R14
-	JZ          rowsdone_7
-	JMP         rows_6
+	JZ          rowsdone_8
+	JMP         rows_7
 
-rowsdone_7:
+rowsdone_8:
 	SUBQ $0x40, R15
 	JLE  done_1
 	ADDQ R10, BX
@@ -4902,21 +6258,21 @@ rowsdone_7:
 	JMP  family_2
 
 family_3:
-	CMPQ  R15, $0x10
+	CMPQ  R15, $0x18
 	JLE   family_4
 	MOVQ  $-1, AX
 	KMOVW AX, K1
 	MOVQ  R15, DI
 	SUBQ  $0x10, DI
 	CMPQ  DI, $0x10
-	JGE   full_24
+	JGE   full_25
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_24:
+full_25:
 	MOVQ n+128(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -4924,27 +6280,27 @@ full_24:
 	MOVQ m+120(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_25:
+rows_26:
 	CMPQ R14, $0x0c
-	JGE  tile8_35
+	JGE  tile8_36
 	CMPQ R14, $0x08
-	JGT  tile4_31
+	JGT  tile4_32
 	CMPQ R14, $0x07
-	JEQ  tile7_34
+	JEQ  tile7_35
 	CMPQ R14, $0x06
-	JEQ  tile6_33
+	JEQ  tile6_34
 	CMPQ R14, $0x05
-	JEQ  tile5_32
+	JEQ  tile5_33
 	CMPQ R14, $0x04
-	JEQ  tile4_31
+	JEQ  tile4_32
 	CMPQ R14, $0x03
-	JEQ  tile3_30
+	JEQ  tile3_31
 	CMPQ R14, $0x02
-	JEQ  tile2_29
+	JEQ  tile2_30
 	CMPQ R14, $0x01
-	JEQ  tile1_28
+	JEQ  tile1_29
 
-tile8_35:
+tile8_36:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -4970,9 +6326,9 @@ tile8_35:
 	VPXORD Z15, Z15, Z15
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_37
+	JLT    rest_38
 
-turns_36:
+turns_37:
 	VMOVUPS          (DX), Z16
 	VMOVUPS          (DX)(R10*1), Z17
 	VBROADCASTSS     (R11), Z18
@@ -5070,13 +6426,13 @@ turns_36:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_36
+	JGE              turns_37
 
-rest_37:
+rest_38:
 	ADDQ $0x04, CX
-	JZ   done_39
+	JZ   done_40
 
-one_38:
+one_39:
 	VMOVUPS          (DX), Z16
 	VMOVUPS          (DX)(R10*1), Z17
 	VBROADCASTSS     (R11), Z18
@@ -5105,9 +6461,9 @@ one_38:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_38
+	JNZ              one_39
 
-done_39:
+done_40:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -5177,10 +6533,10 @@ done_39:
 	VMOVUPS     Z15, K1, 64(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x08, R14
-	JZ          rowsdone_26
-	JMP         rows_25
+	JZ          rowsdone_27
+	JMP         rows_26
 
-tile7_34:
+tile7_35:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -5206,9 +6562,9 @@ tile7_34:
 	VPXORD Z13, Z13, Z13
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_41
+	JLT    rest_42
 
-turns_40:
+turns_41:
 	VMOVUPS          (DX), Z14
 	VMOVUPS          (DX)(R10*1), Z15
 	VBROADCASTSS     (R11), Z16
@@ -5298,13 +6654,13 @@ turns_40:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_40
+	JGE              turns_41
 
-rest_41:
+rest_42:
 	ADDQ $0x04, CX
-	JZ   done_43
+	JZ   done_44
 
-one_42:
+one_43:
 	VMOVUPS          (DX), Z14
 	VMOVUPS          (DX)(R10*1), Z15
 	VBROADCASTSS     (R11), Z16
@@ -5331,9 +6687,9 @@ one_42:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_42
+	JNZ              one_43
 
-done_43:
+done_44:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -5395,10 +6751,10 @@ done_43:
 	VMOVUPS     Z13, K1, 64(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x07, R14
-	JZ          rowsdone_26
-	JMP         rows_25
+	JZ          rowsdone_27
+	JMP         rows_26
 
-tile6_33:
+tile6_34:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -5419,9 +6775,9 @@ tile6_33:
 	VPXORD Z11, Z11, Z11
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_45
+	JLT    rest_46
 
-turns_44:
+turns_45:
 	VMOVUPS          (DX), Z12
 	VMOVUPS          (DX)(R10*1), Z13
 	VBROADCASTSS     (R11), Z14
@@ -5502,13 +6858,13 @@ turns_44:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_44
+	JGE              turns_45
 
-rest_45:
+rest_46:
 	ADDQ $0x04, CX
-	JZ   done_47
+	JZ   done_48
 
-one_46:
+one_47:
 	VMOVUPS          (DX), Z12
 	VMOVUPS          (DX)(R10*1), Z13
 	VBROADCASTSS     (R11), Z14
@@ -5532,9 +6888,9 @@ one_46:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_46
+	JNZ              one_47
 
-done_47:
+done_48:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -5588,10 +6944,10 @@ done_47:
 	VMOVUPS     Z11, K1, 64(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x06, R14
-	JZ          rowsdone_26
-	JMP         rows_25
+	JZ          rowsdone_27
+	JMP         rows_26
 
-tile5_32:
+tile5_33:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -5610,9 +6966,9 @@ tile5_32:
 	VPXORD Z9, Z9, Z9
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_49
+	JLT    rest_50
 
-turns_48:
+turns_49:
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (DX)(R10*1), Z11
 	VBROADCASTSS (R11), Z12
@@ -5685,13 +7041,13 @@ turns_48:
 	ADDQ         $0x10, R12
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_48
+	JGE          turns_49
 
-rest_49:
+rest_50:
 	ADDQ $0x04, CX
-	JZ   done_51
+	JZ   done_52
 
-one_50:
+one_51:
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (DX)(R10*1), Z11
 	VBROADCASTSS (R11), Z12
@@ -5713,9 +7069,9 @@ one_50:
 	ADDQ         $0x04, R12
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_50
+	JNZ          one_51
 
-done_51:
+done_52:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -5761,10 +7117,10 @@ done_51:
 	VMOVUPS     Z9, K1, 64(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x05, R14
-	JZ          rowsdone_26
-	JMP         rows_25
+	JZ          rowsdone_27
+	JMP         rows_26
 
-tile4_31:
+tile4_32:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -5780,9 +7136,9 @@ tile4_31:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_53
+	JLT    rest_54
 
-turns_52:
+turns_53:
 	VMOVUPS      (DX), Z8
 	VMOVUPS      (DX)(R10*1), Z9
 	VBROADCASTSS (R11), Z10
@@ -5843,13 +7199,13 @@ turns_52:
 	ADDQ         $0x10, R12
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_52
+	JGE          turns_53
 
-rest_53:
+rest_54:
 	ADDQ $0x04, CX
-	JZ   done_55
+	JZ   done_56
 
-one_54:
+one_55:
 	VMOVUPS      (DX), Z8
 	VMOVUPS      (DX)(R10*1), Z9
 	VBROADCASTSS (R11), Z10
@@ -5868,9 +7224,9 @@ one_54:
 	ADDQ         $0x04, R12
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_54
+	JNZ          one_55
 
-done_55:
+done_56:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -5908,10 +7264,10 @@ done_55:
 	VMOVUPS     Z7, K1, 64(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x04, R14
-	JZ          rowsdone_26
-	JMP         rows_25
+	JZ          rowsdone_27
+	JMP         rows_26
 
-tile3_30:
+tile3_31:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -5924,9 +7280,9 @@ tile3_30:
 	VPXORD Z5, Z5, Z5
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_57
+	JLT    rest_58
 
-turns_56:
+turns_57:
 	VMOVUPS      (DX), Z6
 	VMOVUPS      (DX)(R10*1), Z7
 	VBROADCASTSS (R11), Z8
@@ -5974,13 +7330,13 @@ turns_56:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_56
+	JGE          turns_57
 
-rest_57:
+rest_58:
 	ADDQ $0x04, CX
-	JZ   done_59
+	JZ   done_60
 
-one_58:
+one_59:
 	VMOVUPS      (DX), Z6
 	VMOVUPS      (DX)(R10*1), Z7
 	VBROADCASTSS (R11), Z8
@@ -5995,9 +7351,9 @@ one_58:
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_58
+	JNZ          one_59
 
-done_59:
+done_60:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6027,10 +7383,10 @@ done_59:
 	VMOVUPS     Z5, K1, 64(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x03, R14
-	JZ          rowsdone_26
-	JMP         rows_25
+	JZ          rowsdone_27
+	JMP         rows_26
 
-tile2_29:
+tile2_30:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -6040,9 +7396,9 @@ tile2_29:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_61
+	JLT    rest_62
 
-turns_60:
+turns_61:
 	VMOVUPS      (DX), Z4
 	VMOVUPS      (DX)(R10*1), Z5
 	VBROADCASTSS (R11), Z6
@@ -6078,13 +7434,13 @@ turns_60:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_60
+	JGE          turns_61
 
-rest_61:
+rest_62:
 	ADDQ $0x04, CX
-	JZ   done_63
+	JZ   done_64
 
-one_62:
+one_63:
 	VMOVUPS      (DX), Z4
 	VMOVUPS      (DX)(R10*1), Z5
 	VBROADCASTSS (R11), Z6
@@ -6096,9 +7452,9 @@ one_62:
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_62
+	JNZ          one_63
 
-done_63:
+done_64:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6120,10 +7476,10 @@ done_63:
 	VMOVUPS     Z3, K1, 64(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x02, R14
-	JZ          rowsdone_26
-	JMP         rows_25
+	JZ          rowsdone_27
+	JMP         rows_26
 
-tile1_28:
+tile1_29:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
@@ -6131,9 +7487,9 @@ tile1_28:
 	VPXORD Z1, Z1, Z1
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_65
+	JLT    rest_66
 
-turns_64:
+turns_65:
 	VBROADCASTSS (R11), Z2
 	VFMADD231PS  (DX), Z2, Z0
 	VFMADD231PS  (DX)(R10*1), Z2, Z1
@@ -6149,22 +7505,22 @@ turns_64:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_64
+	JGE          turns_65
 
-rest_65:
+rest_66:
 	ADDQ $0x04, CX
-	JZ   done_67
+	JZ   done_68
 
-one_66:
+one_67:
 	VBROADCASTSS (R11), Z2
 	VFMADD231PS  (DX), Z2, Z0
 	VFMADD231PS  (DX)(R10*1), Z2, Z1
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_66
+	JNZ          one_67
 
-done_67:
+done_68:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6178,10 +7534,10 @@ done_67:
 	VMOVUPS     Z1, K1, 64(DI)
 	ADDQ        R9, DI
 	SUBQ        $0x01, R14
-	JZ          rowsdone_26
-	JMP         rows_25
+	JZ          rowsdone_27
+	JMP         rows_26
 
-rowsdone_26:
+rowsdone_27:
 	SUBQ $0x20, R15
 	JLE  done_1
 	ADDQ R10, BX
@@ -6189,21 +7545,21 @@ rowsdone_26:
 	JMP  family_3
 
 family_4:
-	CMPQ  R15, $0x00
-	JLE   done_1
+	CMPQ  R15, $0x08
+	JLE   family_5
 	MOVQ  $-1, AX
 	KMOVW AX, K1
 	MOVQ  R15, DI
 	SUBQ  $0x00, DI
 	CMPQ  DI, $0x10
-	JGE   full_68
+	JGE   full_69
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_68:
+full_69:
 	MOVQ n+128(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -6211,27 +7567,27 @@ full_68:
 	MOVQ m+120(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_69:
+rows_70:
 	CMPQ R14, $0x0c
-	JGE  tile8_79
+	JGE  tile8_80
 	CMPQ R14, $0x08
-	JGT  tile4_75
+	JGT  tile4_76
 	CMPQ R14, $0x07
-	JEQ  tile7_78
+	JEQ  tile7_79
 	CMPQ R14, $0x06
-	JEQ  tile6_77
+	JEQ  tile6_78
 	CMPQ R14, $0x05
-	JEQ  tile5_76
+	JEQ  tile5_77
 	CMPQ R14, $0x04
-	JEQ  tile4_75
+	JEQ  tile4_76
 	CMPQ R14, $0x03
-	JEQ  tile3_74
+	JEQ  tile3_75
 	CMPQ R14, $0x02
-	JEQ  tile2_73
+	JEQ  tile2_74
 	CMPQ R14, $0x01
-	JEQ  tile1_72
+	JEQ  tile1_73
 
-tile8_79:
+tile8_80:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -6249,9 +7605,9 @@ tile8_79:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_81
+	JLT    rest_82
 
-turns_80:
+turns_81:
 	VMOVUPS          (DX), Z8
 	VFMADD231PS.BCST (R11), Z8, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z8, Z1
@@ -6293,13 +7649,13 @@ turns_80:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_80
+	JGE              turns_81
 
-rest_81:
+rest_82:
 	ADDQ $0x04, CX
-	JZ   done_83
+	JZ   done_84
 
-one_82:
+one_83:
 	VMOVUPS          (DX), Z8
 	VFMADD231PS.BCST (R11), Z8, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z8, Z1
@@ -6314,9 +7670,9 @@ one_82:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_82
+	JNZ              one_83
 
-done_83:
+done_84:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6362,10 +7718,10 @@ done_83:
 	VMOVUPS     Z7, K1, (DI)
 	ADDQ        R9, DI
 	SUBQ        $0x08, R14
-	JZ          rowsdone_70
-	JMP         rows_69
+	JZ          rowsdone_71
+	JMP         rows_70
 
-tile7_78:
+tile7_79:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -6384,9 +7740,9 @@ tile7_78:
 	VPXORD Z6, Z6, Z6
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_85
+	JLT    rest_86
 
-turns_84:
+turns_85:
 	VMOVUPS          (DX), Z7
 	VFMADD231PS.BCST (R11), Z7, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z7, Z1
@@ -6424,13 +7780,13 @@ turns_84:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_84
+	JGE              turns_85
 
-rest_85:
+rest_86:
 	ADDQ $0x04, CX
-	JZ   done_87
+	JZ   done_88
 
-one_86:
+one_87:
 	VMOVUPS          (DX), Z7
 	VFMADD231PS.BCST (R11), Z7, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z7, Z1
@@ -6444,9 +7800,9 @@ one_86:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_86
+	JNZ              one_87
 
-done_87:
+done_88:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6487,10 +7843,10 @@ done_87:
 	VMOVUPS     Z6, K1, (DI)
 	ADDQ        R9, DI
 	SUBQ        $0x07, R14
-	JZ          rowsdone_70
-	JMP         rows_69
+	JZ          rowsdone_71
+	JMP         rows_70
 
-tile6_77:
+tile6_78:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -6505,9 +7861,9 @@ tile6_77:
 	VPXORD Z5, Z5, Z5
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_89
+	JLT    rest_90
 
-turns_88:
+turns_89:
 	VMOVUPS          (DX), Z6
 	VFMADD231PS.BCST (R11), Z6, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z6, Z1
@@ -6540,13 +7896,13 @@ turns_88:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_88
+	JGE              turns_89
 
-rest_89:
+rest_90:
 	ADDQ $0x04, CX
-	JZ   done_91
+	JZ   done_92
 
-one_90:
+one_91:
 	VMOVUPS          (DX), Z6
 	VFMADD231PS.BCST (R11), Z6, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z6, Z1
@@ -6558,9 +7914,9 @@ one_90:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_90
+	JNZ              one_91
 
-done_91:
+done_92:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6596,10 +7952,10 @@ done_91:
 	VMOVUPS     Z5, K1, (DI)
 	ADDQ        R9, DI
 	SUBQ        $0x06, R14
-	JZ          rowsdone_70
-	JMP         rows_69
+	JZ          rowsdone_71
+	JMP         rows_70
 
-tile5_76:
+tile5_77:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -6613,9 +7969,9 @@ tile5_76:
 	VPXORD Z4, Z4, Z4
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_93
+	JLT    rest_94
 
-turns_92:
+turns_93:
 	VMOVUPS          (DX), Z5
 	VFMADD231PS.BCST (R11), Z5, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z5, Z1
@@ -6644,13 +8000,13 @@ turns_92:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_92
+	JGE              turns_93
 
-rest_93:
+rest_94:
 	ADDQ $0x04, CX
-	JZ   done_95
+	JZ   done_96
 
-one_94:
+one_95:
 	VMOVUPS          (DX), Z5
 	VFMADD231PS.BCST (R11), Z5, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z5, Z1
@@ -6661,9 +8017,9 @@ one_94:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_94
+	JNZ              one_95
 
-done_95:
+done_96:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6694,10 +8050,10 @@ done_95:
 	VMOVUPS     Z4, K1, (DI)
 	ADDQ        R9, DI
 	SUBQ        $0x05, R14
-	JZ          rowsdone_70
-	JMP         rows_69
+	JZ          rowsdone_71
+	JMP         rows_70
 
-tile4_75:
+tile4_76:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -6709,9 +8065,9 @@ tile4_75:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_97
+	JLT    rest_98
 
-turns_96:
+turns_97:
 	VMOVUPS          (DX), Z4
 	VFMADD231PS.BCST (R11), Z4, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z4, Z1
@@ -6736,13 +8092,13 @@ turns_96:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_96
+	JGE              turns_97
 
-rest_97:
+rest_98:
 	ADDQ $0x04, CX
-	JZ   done_99
+	JZ   done_100
 
-one_98:
+one_99:
 	VMOVUPS          (DX), Z4
 	VFMADD231PS.BCST (R11), Z4, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z4, Z1
@@ -6752,9 +8108,9 @@ one_98:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_98
+	JNZ              one_99
 
-done_99:
+done_100:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6780,10 +8136,10 @@ done_99:
 	VMOVUPS     Z3, K1, (DI)
 	ADDQ        R9, DI
 	SUBQ        $0x04, R14
-	JZ          rowsdone_70
-	JMP         rows_69
+	JZ          rowsdone_71
+	JMP         rows_70
 
-tile3_74:
+tile3_75:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -6793,9 +8149,9 @@ tile3_74:
 	VPXORD Z2, Z2, Z2
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_101
+	JLT    rest_102
 
-turns_100:
+turns_101:
 	VMOVUPS          (DX), Z3
 	VFMADD231PS.BCST (R11), Z3, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z3, Z1
@@ -6815,13 +8171,13 @@ turns_100:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_100
+	JGE              turns_101
 
-rest_101:
+rest_102:
 	ADDQ $0x04, CX
-	JZ   done_103
+	JZ   done_104
 
-one_102:
+one_103:
 	VMOVUPS          (DX), Z3
 	VFMADD231PS.BCST (R11), Z3, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z3, Z1
@@ -6829,9 +8185,9 @@ one_102:
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_102
+	JNZ              one_103
 
-done_103:
+done_104:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6852,10 +8208,10 @@ done_103:
 	VMOVUPS     Z2, K1, (DI)
 	ADDQ        R9, DI
 	SUBQ        $0x03, R14
-	JZ          rowsdone_70
-	JMP         rows_69
+	JZ          rowsdone_71
+	JMP         rows_70
 
-tile2_73:
+tile2_74:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -6863,9 +8219,9 @@ tile2_73:
 	VPXORD Z1, Z1, Z1
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_105
+	JLT    rest_106
 
-turns_104:
+turns_105:
 	VMOVUPS          (DX), Z2
 	VFMADD231PS.BCST (R11), Z2, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z2, Z1
@@ -6881,22 +8237,22 @@ turns_104:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_104
+	JGE              turns_105
 
-rest_105:
+rest_106:
 	ADDQ $0x04, CX
-	JZ   done_107
+	JZ   done_108
 
-one_106:
+one_107:
 	VMOVUPS          (DX), Z2
 	VFMADD231PS.BCST (R11), Z2, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z2, Z1
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_106
+	JNZ              one_107
 
-done_107:
+done_108:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6912,19 +8268,19 @@ done_107:
 	VMOVUPS     Z1, K1, (DI)
 	ADDQ        R9, DI
 	SUBQ        $0x02, R14
-	JZ          rowsdone_70
-	JMP         rows_69
+	JZ          rowsdone_71
+	JMP         rows_70
 
-tile1_72:
+tile1_73:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
 	VPXORD Z0, Z0, Z0
 	MOVQ   k+136(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_109
+	JLT    rest_110
 
-turns_108:
+turns_109:
 	VMOVUPS          (DX), Z1
 	VFMADD231PS.BCST (R11), Z1, Z0
 	VMOVUPS          64(DX), Z1
@@ -6936,21 +8292,21 @@ turns_108:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_108
+	JGE              turns_109
 
-rest_109:
+rest_110:
 	ADDQ $0x04, CX
-	JZ   done_111
+	JZ   done_112
 
-one_110:
+one_111:
 	VMOVUPS          (DX), Z1
 	VFMADD231PS.BCST (R11), Z1, Z0
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_110
+	JNZ              one_111
 
-done_111:
+done_112:
 	MOVQ        n+128(FP), AX
 	SUBQ        R15, AX
 	MOVQ        scale_base+96(FP), CX
@@ -6961,21 +8317,803 @@ done_111:
 	VMOVUPS     Z0, K1, (DI)
 	ADDQ        R9, DI
 	SUBQ        $0x01, R14
-	JZ          rowsdone_70
-	JMP         rows_69
+	JZ          rowsdone_71
+	JMP         rows_70
 
-rowsdone_70:
+rowsdone_71:
 	SUBQ $0x10, R15
 	JLE  done_1
 	ADDQ R10, BX
 	JMP  family_4
+
+family_5:
+	CMPQ  R15, $0x00
+	JLE   done_1
+	MOVQ  $-1, AX
+	KMOVW AX, K1
+	MOVQ  R15, DI
+	SUBQ  $0x00, DI
+	CMPQ  DI, $0x10
+	JGE   full_113
+	MOVQ  DI, CX
+	MOVL  $0x00000001, AX
+	SHLL  CL, AX
+	DECL  AX
+	KMOVW AX, K1
+
+full_113:
+	MOVQ n+128(FP), AX
+	SUBQ R15, AX
+	MOVQ y_base+0(FP), DI
+	LEAQ (DI)(AX*4), DI
+	MOVQ m+120(FP), R14
+	MOVQ x_base+32(FP), SI
+
+rows_114:
+	CMPQ R14, $0x0c
+	JGE  tile8_124
+	CMPQ R14, $0x08
+	JGT  tile4_120
+	CMPQ R14, $0x07
+	JEQ  tile7_123
+	CMPQ R14, $0x06
+	JEQ  tile6_122
+	CMPQ R14, $0x05
+	JEQ  tile5_121
+	CMPQ R14, $0x04
+	JEQ  tile4_120
+	CMPQ R14, $0x03
+	JEQ  tile3_119
+	CMPQ R14, $0x02
+	JEQ  tile2_118
+	CMPQ R14, $0x01
+	JEQ  tile1_117
+
+tile8_124:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (R12)(R8*2), R13
+	ADDQ  R8, R13
+	LEAQ  (SI)(R8*8), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  k+136(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_126
+
+turns_125:
+	VMOVUPS          (DX), Y8
+	VFMADD231PS.BCST (R11), Y8, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST (R12), Y8, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST (R13), Y8, Y6
+	VFMADD231PS.BCST (R13)(R8*1), Y8, Y7
+	VMOVUPS          64(DX), Y8
+	VFMADD231PS.BCST 4(R11), Y8, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 4(R12), Y8, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 4(R13), Y8, Y6
+	VFMADD231PS.BCST 4(R13)(R8*1), Y8, Y7
+	VMOVUPS          128(DX), Y8
+	VFMADD231PS.BCST 8(R11), Y8, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 8(R12), Y8, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 8(R13), Y8, Y6
+	VFMADD231PS.BCST 8(R13)(R8*1), Y8, Y7
+	VMOVUPS          192(DX), Y8
+	VFMADD231PS.BCST 12(R11), Y8, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 12(R12), Y8, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 12(R13), Y8, Y6
+	VFMADD231PS.BCST 12(R13)(R8*1), Y8, Y7
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x10, R13
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_125
+
+rest_126:
+	ADDQ $0x04, CX
+	JZ   done_128
+
+one_127:
+	VMOVUPS          (DX), Y8
+	VFMADD231PS.BCST (R11), Y8, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST (R12), Y8, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST (R13), Y8, Y6
+	VFMADD231PS.BCST (R13)(R8*1), Y8, Y7
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x04, R13
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_127
+
+done_128:
+	MOVQ        n+128(FP), AX
+	SUBQ        R15, AX
+	MOVQ        scale_base+96(FP), CX
+	LEAQ        (CX)(AX*4), CX
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y0
+	VMOVUPS     Y0, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y1
+	VMOVUPS     Y1, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y2
+	VMOVUPS     Y2, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y3
+	VMOVUPS     Y3, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y4
+	VMOVUPS     Y4, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y5
+	VMOVUPS     Y5, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y6
+	VMOVUPS     Y6, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y7
+	VMOVUPS     Y7, K1, (DI)
+	ADDQ        R9, DI
+	SUBQ        $0x08, R14
+	JZ          rowsdone_115
+	JMP         rows_114
+
+tile7_123:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (R12)(R8*2), R13
+	ADDQ  R8, R13
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*2), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	MOVQ  k+136(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_130
+
+turns_129:
+	VMOVUPS          (DX), Y7
+	VFMADD231PS.BCST (R11), Y7, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST (R12), Y7, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST (R13), Y7, Y6
+	VMOVUPS          64(DX), Y7
+	VFMADD231PS.BCST 4(R11), Y7, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 4(R12), Y7, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 4(R13), Y7, Y6
+	VMOVUPS          128(DX), Y7
+	VFMADD231PS.BCST 8(R11), Y7, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 8(R12), Y7, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 8(R13), Y7, Y6
+	VMOVUPS          192(DX), Y7
+	VFMADD231PS.BCST 12(R11), Y7, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 12(R12), Y7, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 12(R13), Y7, Y6
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x10, R13
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_129
+
+rest_130:
+	ADDQ $0x04, CX
+	JZ   done_132
+
+one_131:
+	VMOVUPS          (DX), Y7
+	VFMADD231PS.BCST (R11), Y7, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST (R12), Y7, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST (R13), Y7, Y6
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x04, R13
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_131
+
+done_132:
+	MOVQ        n+128(FP), AX
+	SUBQ        R15, AX
+	MOVQ        scale_base+96(FP), CX
+	LEAQ        (CX)(AX*4), CX
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y0
+	VMOVUPS     Y0, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y1
+	VMOVUPS     Y1, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y2
+	VMOVUPS     Y2, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y3
+	VMOVUPS     Y3, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y4
+	VMOVUPS     Y4, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y5
+	VMOVUPS     Y5, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y6
+	VMOVUPS     Y6, K1, (DI)
+	ADDQ        R9, DI
+	SUBQ        $0x07, R14
+	JZ          rowsdone_115
+	JMP         rows_114
+
+tile6_122:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*2), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  k+136(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_134
+
+turns_133:
+	VMOVUPS          (DX), Y6
+	VFMADD231PS.BCST (R11), Y6, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST (R12), Y6, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y6, Y5
+	VMOVUPS          64(DX), Y6
+	VFMADD231PS.BCST 4(R11), Y6, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 4(R12), Y6, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y6, Y5
+	VMOVUPS          128(DX), Y6
+	VFMADD231PS.BCST 8(R11), Y6, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 8(R12), Y6, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y6, Y5
+	VMOVUPS          192(DX), Y6
+	VFMADD231PS.BCST 12(R11), Y6, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 12(R12), Y6, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y6, Y5
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_133
+
+rest_134:
+	ADDQ $0x04, CX
+	JZ   done_136
+
+one_135:
+	VMOVUPS          (DX), Y6
+	VFMADD231PS.BCST (R11), Y6, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST (R12), Y6, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y6, Y5
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_135
+
+done_136:
+	MOVQ        n+128(FP), AX
+	SUBQ        R15, AX
+	MOVQ        scale_base+96(FP), CX
+	LEAQ        (CX)(AX*4), CX
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y0
+	VMOVUPS     Y0, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y1
+	VMOVUPS     Y1, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y2
+	VMOVUPS     Y2, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y3
+	VMOVUPS     Y3, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y4
+	VMOVUPS     Y4, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y5
+	VMOVUPS     Y5, K1, (DI)
+	ADDQ        R9, DI
+	SUBQ        $0x06, R14
+	JZ          rowsdone_115
+	JMP         rows_114
+
+tile5_121:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	MOVQ  k+136(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_138
+
+turns_137:
+	VMOVUPS          (DX), Y5
+	VFMADD231PS.BCST (R11), Y5, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST (R12), Y5, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y5, Y4
+	VMOVUPS          64(DX), Y5
+	VFMADD231PS.BCST 4(R11), Y5, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 4(R12), Y5, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y5, Y4
+	VMOVUPS          128(DX), Y5
+	VFMADD231PS.BCST 8(R11), Y5, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 8(R12), Y5, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y5, Y4
+	VMOVUPS          192(DX), Y5
+	VFMADD231PS.BCST 12(R11), Y5, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 12(R12), Y5, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y5, Y4
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_137
+
+rest_138:
+	ADDQ $0x04, CX
+	JZ   done_140
+
+one_139:
+	VMOVUPS          (DX), Y5
+	VFMADD231PS.BCST (R11), Y5, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST (R12), Y5, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y5, Y4
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_139
+
+done_140:
+	MOVQ        n+128(FP), AX
+	SUBQ        R15, AX
+	MOVQ        scale_base+96(FP), CX
+	LEAQ        (CX)(AX*4), CX
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y0
+	VMOVUPS     Y0, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y1
+	VMOVUPS     Y1, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y2
+	VMOVUPS     Y2, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y3
+	VMOVUPS     Y3, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y4
+	VMOVUPS     Y4, K1, (DI)
+	ADDQ        R9, DI
+	SUBQ        $0x05, R14
+	JZ          rowsdone_115
+	JMP         rows_114
+
+tile4_120:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  k+136(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_142
+
+turns_141:
+	VMOVUPS          (DX), Y4
+	VFMADD231PS.BCST (R11), Y4, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST (R12), Y4, Y3
+	VMOVUPS          64(DX), Y4
+	VFMADD231PS.BCST 4(R11), Y4, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 4(R12), Y4, Y3
+	VMOVUPS          128(DX), Y4
+	VFMADD231PS.BCST 8(R11), Y4, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 8(R12), Y4, Y3
+	VMOVUPS          192(DX), Y4
+	VFMADD231PS.BCST 12(R11), Y4, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 12(R12), Y4, Y3
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_141
+
+rest_142:
+	ADDQ $0x04, CX
+	JZ   done_144
+
+one_143:
+	VMOVUPS          (DX), Y4
+	VFMADD231PS.BCST (R11), Y4, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST (R12), Y4, Y3
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_143
+
+done_144:
+	MOVQ        n+128(FP), AX
+	SUBQ        R15, AX
+	MOVQ        scale_base+96(FP), CX
+	LEAQ        (CX)(AX*4), CX
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y0
+	VMOVUPS     Y0, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y1
+	VMOVUPS     Y1, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y2
+	VMOVUPS     Y2, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y3
+	VMOVUPS     Y3, K1, (DI)
+	ADDQ        R9, DI
+	SUBQ        $0x04, R14
+	JZ          rowsdone_115
+	JMP         rows_114
+
+tile3_119:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*2), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	MOVQ  k+136(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_146
+
+turns_145:
+	VMOVUPS          (DX), Y3
+	VFMADD231PS.BCST (R11), Y3, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y3, Y2
+	VMOVUPS          64(DX), Y3
+	VFMADD231PS.BCST 4(R11), Y3, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y3, Y2
+	VMOVUPS          128(DX), Y3
+	VFMADD231PS.BCST 8(R11), Y3, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y3, Y2
+	VMOVUPS          192(DX), Y3
+	VFMADD231PS.BCST 12(R11), Y3, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y3, Y2
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_145
+
+rest_146:
+	ADDQ $0x04, CX
+	JZ   done_148
+
+one_147:
+	VMOVUPS          (DX), Y3
+	VFMADD231PS.BCST (R11), Y3, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y3, Y2
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_147
+
+done_148:
+	MOVQ        n+128(FP), AX
+	SUBQ        R15, AX
+	MOVQ        scale_base+96(FP), CX
+	LEAQ        (CX)(AX*4), CX
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y0
+	VMOVUPS     Y0, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y1
+	VMOVUPS     Y1, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y2
+	VMOVUPS     Y2, K1, (DI)
+	ADDQ        R9, DI
+	SUBQ        $0x03, R14
+	JZ          rowsdone_115
+	JMP         rows_114
+
+tile2_118:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*2), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  k+136(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_150
+
+turns_149:
+	VMOVUPS          (DX), Y2
+	VFMADD231PS.BCST (R11), Y2, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y2, Y1
+	VMOVUPS          64(DX), Y2
+	VFMADD231PS.BCST 4(R11), Y2, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y2, Y1
+	VMOVUPS          128(DX), Y2
+	VFMADD231PS.BCST 8(R11), Y2, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y2, Y1
+	VMOVUPS          192(DX), Y2
+	VFMADD231PS.BCST 12(R11), Y2, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y2, Y1
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_149
+
+rest_150:
+	ADDQ $0x04, CX
+	JZ   done_152
+
+one_151:
+	VMOVUPS          (DX), Y2
+	VFMADD231PS.BCST (R11), Y2, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y2, Y1
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_151
+
+done_152:
+	MOVQ        n+128(FP), AX
+	SUBQ        R15, AX
+	MOVQ        scale_base+96(FP), CX
+	LEAQ        (CX)(AX*4), CX
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y0
+	VMOVUPS     Y0, K1, (DI)
+	ADDQ        R9, DI
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y1
+	VMOVUPS     Y1, K1, (DI)
+	ADDQ        R9, DI
+	SUBQ        $0x02, R14
+	JZ          rowsdone_115
+	JMP         rows_114
+
+tile1_117:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	MOVQ  k+136(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_154
+
+turns_153:
+	VMOVUPS          (DX), Y1
+	VFMADD231PS.BCST (R11), Y1, Y0
+	VMOVUPS          64(DX), Y1
+	VFMADD231PS.BCST 4(R11), Y1, Y0
+	VMOVUPS          128(DX), Y1
+	VFMADD231PS.BCST 8(R11), Y1, Y0
+	VMOVUPS          192(DX), Y1
+	VFMADD231PS.BCST 12(R11), Y1, Y0
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_153
+
+rest_154:
+	ADDQ $0x04, CX
+	JZ   done_156
+
+one_155:
+	VMOVUPS          (DX), Y1
+	VFMADD231PS.BCST (R11), Y1, Y0
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_155
+
+done_156:
+	MOVQ        n+128(FP), AX
+	SUBQ        R15, AX
+	MOVQ        scale_base+96(FP), CX
+	LEAQ        (CX)(AX*4), CX
+	VMOVUPS.Z   (CX), K1, Y26
+	VMOVUPS.Z   (DI), K1, Y27
+	VFMADD213PS Y27, Y26, Y0
+	VMOVUPS     Y0, K1, (DI)
+	ADDQ        R9, DI
+	SUBQ        $0x01, R14
+	JZ          rowsdone_115
+	JMP         rows_114
+
+rowsdone_115:
+	SUBQ $0x10, R15
+	JLE  done_1
+	ADDQ R10, BX
+	JMP  family_5
 
 done_1:
 	VZEROUPPER
 	RET
 
 // func PartScaleRows(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, rows []float32, ldr int, scale []float32, m int, n int, k int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX2, AVX512F, AVX512VL, FMA3
 TEXT ·PartScaleRows(SB), NOSPLIT, $0-176
 	MOVQ  m+152(FP), R14
 	TESTQ R14, R14
@@ -7002,14 +9140,14 @@ family_2:
 	MOVQ  R15, DI
 	SUBQ  $0x30, DI
 	CMPQ  DI, $0x10
-	JGE   full_5
+	JGE   full_6
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_5:
+full_6:
 	MOVQ n+160(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -7017,11 +9155,11 @@ full_5:
 	MOVQ m+152(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_6:
+rows_7:
 	CMPQ   R14, $0x02
-	JEQ    tile2_10
+	JEQ    tile2_11
 	CMPQ   R14, $0x01
-	JEQ    tile1_9
+	JEQ    tile1_10
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -7041,9 +9179,9 @@ rows_6:
 	VPXORD Z11, Z11, Z11
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_13
+	JLT    rest_14
 
-turns_12:
+turns_13:
 	VBROADCASTSS (R11), Z12
 	VBROADCASTSS (R11)(R8*1), Z13
 	VBROADCASTSS (R11)(R8*2), Z14
@@ -7124,13 +9262,13 @@ turns_12:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_12
+	JGE          turns_13
 
-rest_13:
+rest_14:
 	ADDQ $0x04, CX
-	JZ   done_15
+	JZ   done_16
 
-one_14:
+one_15:
 	VBROADCASTSS (R11), Z12
 	VBROADCASTSS (R11)(R8*1), Z13
 	VBROADCASTSS (R11)(R8*2), Z14
@@ -7154,9 +9292,9 @@ one_14:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_14
+	JNZ          one_15
 
-done_15:
+done_16:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -7214,10 +9352,10 @@ done_15:
 	VMOVUPS      Z11, 192(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x03, R14
-	JZ           rowsdone_7
-	JMP          rows_6
+	JZ           rowsdone_8
+	JMP          rows_7
 
-tile2_10:
+tile2_11:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -7232,9 +9370,9 @@ tile2_10:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_17
+	JLT    rest_18
 
-turns_16:
+turns_17:
 	VBROADCASTSS (R11), Z8
 	VBROADCASTSS (R11)(R8*1), Z9
 	VMOVUPS      (DX), Z10
@@ -7295,13 +9433,13 @@ turns_16:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_16
+	JGE          turns_17
 
-rest_17:
+rest_18:
 	ADDQ $0x04, CX
-	JZ   done_19
+	JZ   done_20
 
-one_18:
+one_19:
 	VBROADCASTSS (R11), Z8
 	VBROADCASTSS (R11)(R8*1), Z9
 	VMOVUPS      (DX), Z10
@@ -7320,9 +9458,9 @@ one_18:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_18
+	JNZ          one_19
 
-done_19:
+done_20:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -7365,10 +9503,10 @@ done_19:
 	VMOVUPS      Z7, 192(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x02, R14
-	JZ           rowsdone_7
-	JMP          rows_6
+	JZ           rowsdone_8
+	JMP          rows_7
 
-tile1_9:
+tile1_10:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
@@ -7379,9 +9517,9 @@ tile1_9:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_21
+	JLT    rest_22
 
-turns_20:
+turns_21:
 	VBROADCASTSS (R11), Z4
 	VFMADD231PS  (DX), Z4, Z0
 	VFMADD231PS  (DX)(R10*1), Z4, Z1
@@ -7406,13 +9544,13 @@ turns_20:
 	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, R13
 	SUBQ         $0x04, CX
-	JGE          turns_20
+	JGE          turns_21
 
-rest_21:
+rest_22:
 	ADDQ $0x04, CX
-	JZ   done_23
+	JZ   done_24
 
-one_22:
+one_23:
 	VBROADCASTSS (R11), Z4
 	VFMADD231PS  (DX), Z4, Z0
 	VFMADD231PS  (DX)(R10*1), Z4, Z1
@@ -7422,9 +9560,9 @@ one_22:
 	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, R13
 	DECQ         CX
-	JNZ          one_22
+	JNZ          one_23
 
-done_23:
+done_24:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -7452,10 +9590,10 @@ done_23:
 	VMOVUPS      Z3, 192(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x01, R14
-	JZ           rowsdone_7
-	JMP          rows_6
+	JZ           rowsdone_8
+	JMP          rows_7
 
-rowsdone_7:
+rowsdone_8:
 	SUBQ $0x40, R15
 	JLE  done_1
 	ADDQ R10, BX
@@ -7465,21 +9603,21 @@ rowsdone_7:
 	JMP  family_2
 
 family_3:
-	CMPQ  R15, $0x10
+	CMPQ  R15, $0x18
 	JLE   family_4
 	MOVQ  $-1, AX
 	KMOVW AX, K1
 	MOVQ  R15, DI
 	SUBQ  $0x10, DI
 	CMPQ  DI, $0x10
-	JGE   full_24
+	JGE   full_25
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_24:
+full_25:
 	MOVQ n+160(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -7487,27 +9625,27 @@ full_24:
 	MOVQ m+152(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_25:
+rows_26:
 	CMPQ R14, $0x0c
-	JGE  tile8_35
+	JGE  tile8_36
 	CMPQ R14, $0x08
-	JGT  tile4_31
+	JGT  tile4_32
 	CMPQ R14, $0x07
-	JEQ  tile7_34
+	JEQ  tile7_35
 	CMPQ R14, $0x06
-	JEQ  tile6_33
+	JEQ  tile6_34
 	CMPQ R14, $0x05
-	JEQ  tile5_32
+	JEQ  tile5_33
 	CMPQ R14, $0x04
-	JEQ  tile4_31
+	JEQ  tile4_32
 	CMPQ R14, $0x03
-	JEQ  tile3_30
+	JEQ  tile3_31
 	CMPQ R14, $0x02
-	JEQ  tile2_29
+	JEQ  tile2_30
 	CMPQ R14, $0x01
-	JEQ  tile1_28
+	JEQ  tile1_29
 
-tile8_35:
+tile8_36:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -7533,9 +9671,9 @@ tile8_35:
 	VPXORD Z15, Z15, Z15
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_37
+	JLT    rest_38
 
-turns_36:
+turns_37:
 	VMOVUPS          (DX), Z16
 	VMOVUPS          (DX)(R10*1), Z17
 	VBROADCASTSS     (R11), Z18
@@ -7633,13 +9771,13 @@ turns_36:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_36
+	JGE              turns_37
 
-rest_37:
+rest_38:
 	ADDQ $0x04, CX
-	JZ   done_39
+	JZ   done_40
 
-one_38:
+one_39:
 	VMOVUPS          (DX), Z16
 	VMOVUPS          (DX)(R10*1), Z17
 	VBROADCASTSS     (R11), Z18
@@ -7668,9 +9806,9 @@ one_38:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_38
+	JNZ              one_39
 
-done_39:
+done_40:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -7771,10 +9909,10 @@ done_39:
 	VMOVUPS      Z15, K1, 64(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x08, R14
-	JZ           rowsdone_26
-	JMP          rows_25
+	JZ           rowsdone_27
+	JMP          rows_26
 
-tile7_34:
+tile7_35:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -7800,9 +9938,9 @@ tile7_34:
 	VPXORD Z13, Z13, Z13
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_41
+	JLT    rest_42
 
-turns_40:
+turns_41:
 	VMOVUPS          (DX), Z14
 	VMOVUPS          (DX)(R10*1), Z15
 	VBROADCASTSS     (R11), Z16
@@ -7892,13 +10030,13 @@ turns_40:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_40
+	JGE              turns_41
 
-rest_41:
+rest_42:
 	ADDQ $0x04, CX
-	JZ   done_43
+	JZ   done_44
 
-one_42:
+one_43:
 	VMOVUPS          (DX), Z14
 	VMOVUPS          (DX)(R10*1), Z15
 	VBROADCASTSS     (R11), Z16
@@ -7925,9 +10063,9 @@ one_42:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_42
+	JNZ              one_43
 
-done_43:
+done_44:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -8017,10 +10155,10 @@ done_43:
 	VMOVUPS      Z13, K1, 64(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x07, R14
-	JZ           rowsdone_26
-	JMP          rows_25
+	JZ           rowsdone_27
+	JMP          rows_26
 
-tile6_33:
+tile6_34:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -8041,9 +10179,9 @@ tile6_33:
 	VPXORD Z11, Z11, Z11
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_45
+	JLT    rest_46
 
-turns_44:
+turns_45:
 	VMOVUPS          (DX), Z12
 	VMOVUPS          (DX)(R10*1), Z13
 	VBROADCASTSS     (R11), Z14
@@ -8124,13 +10262,13 @@ turns_44:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_44
+	JGE              turns_45
 
-rest_45:
+rest_46:
 	ADDQ $0x04, CX
-	JZ   done_47
+	JZ   done_48
 
-one_46:
+one_47:
 	VMOVUPS          (DX), Z12
 	VMOVUPS          (DX)(R10*1), Z13
 	VBROADCASTSS     (R11), Z14
@@ -8154,9 +10292,9 @@ one_46:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_46
+	JNZ              one_47
 
-done_47:
+done_48:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -8235,10 +10373,10 @@ done_47:
 	VMOVUPS      Z11, K1, 64(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x06, R14
-	JZ           rowsdone_26
-	JMP          rows_25
+	JZ           rowsdone_27
+	JMP          rows_26
 
-tile5_32:
+tile5_33:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -8257,9 +10395,9 @@ tile5_32:
 	VPXORD Z9, Z9, Z9
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_49
+	JLT    rest_50
 
-turns_48:
+turns_49:
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (DX)(R10*1), Z11
 	VBROADCASTSS (R11), Z12
@@ -8332,13 +10470,13 @@ turns_48:
 	ADDQ         $0x10, R12
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_48
+	JGE          turns_49
 
-rest_49:
+rest_50:
 	ADDQ $0x04, CX
-	JZ   done_51
+	JZ   done_52
 
-one_50:
+one_51:
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (DX)(R10*1), Z11
 	VBROADCASTSS (R11), Z12
@@ -8360,9 +10498,9 @@ one_50:
 	ADDQ         $0x04, R12
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_50
+	JNZ          one_51
 
-done_51:
+done_52:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -8430,10 +10568,10 @@ done_51:
 	VMOVUPS      Z9, K1, 64(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x05, R14
-	JZ           rowsdone_26
-	JMP          rows_25
+	JZ           rowsdone_27
+	JMP          rows_26
 
-tile4_31:
+tile4_32:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -8449,9 +10587,9 @@ tile4_31:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_53
+	JLT    rest_54
 
-turns_52:
+turns_53:
 	VMOVUPS      (DX), Z8
 	VMOVUPS      (DX)(R10*1), Z9
 	VBROADCASTSS (R11), Z10
@@ -8512,13 +10650,13 @@ turns_52:
 	ADDQ         $0x10, R12
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_52
+	JGE          turns_53
 
-rest_53:
+rest_54:
 	ADDQ $0x04, CX
-	JZ   done_55
+	JZ   done_56
 
-one_54:
+one_55:
 	VMOVUPS      (DX), Z8
 	VMOVUPS      (DX)(R10*1), Z9
 	VBROADCASTSS (R11), Z10
@@ -8537,9 +10675,9 @@ one_54:
 	ADDQ         $0x04, R12
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_54
+	JNZ          one_55
 
-done_55:
+done_56:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -8596,10 +10734,10 @@ done_55:
 	VMOVUPS      Z7, K1, 64(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x04, R14
-	JZ           rowsdone_26
-	JMP          rows_25
+	JZ           rowsdone_27
+	JMP          rows_26
 
-tile3_30:
+tile3_31:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -8612,9 +10750,9 @@ tile3_30:
 	VPXORD Z5, Z5, Z5
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_57
+	JLT    rest_58
 
-turns_56:
+turns_57:
 	VMOVUPS      (DX), Z6
 	VMOVUPS      (DX)(R10*1), Z7
 	VBROADCASTSS (R11), Z8
@@ -8662,13 +10800,13 @@ turns_56:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_56
+	JGE          turns_57
 
-rest_57:
+rest_58:
 	ADDQ $0x04, CX
-	JZ   done_59
+	JZ   done_60
 
-one_58:
+one_59:
 	VMOVUPS      (DX), Z6
 	VMOVUPS      (DX)(R10*1), Z7
 	VBROADCASTSS (R11), Z8
@@ -8683,9 +10821,9 @@ one_58:
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_58
+	JNZ          one_59
 
-done_59:
+done_60:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -8731,10 +10869,10 @@ done_59:
 	VMOVUPS      Z5, K1, 64(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x03, R14
-	JZ           rowsdone_26
-	JMP          rows_25
+	JZ           rowsdone_27
+	JMP          rows_26
 
-tile2_29:
+tile2_30:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -8744,9 +10882,9 @@ tile2_29:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_61
+	JLT    rest_62
 
-turns_60:
+turns_61:
 	VMOVUPS      (DX), Z4
 	VMOVUPS      (DX)(R10*1), Z5
 	VBROADCASTSS (R11), Z6
@@ -8782,13 +10920,13 @@ turns_60:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_60
+	JGE          turns_61
 
-rest_61:
+rest_62:
 	ADDQ $0x04, CX
-	JZ   done_63
+	JZ   done_64
 
-one_62:
+one_63:
 	VMOVUPS      (DX), Z4
 	VMOVUPS      (DX)(R10*1), Z5
 	VBROADCASTSS (R11), Z6
@@ -8800,9 +10938,9 @@ one_62:
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_62
+	JNZ          one_63
 
-done_63:
+done_64:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -8837,10 +10975,10 @@ done_63:
 	VMOVUPS      Z3, K1, 64(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x02, R14
-	JZ           rowsdone_26
-	JMP          rows_25
+	JZ           rowsdone_27
+	JMP          rows_26
 
-tile1_28:
+tile1_29:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
@@ -8848,9 +10986,9 @@ tile1_28:
 	VPXORD Z1, Z1, Z1
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_65
+	JLT    rest_66
 
-turns_64:
+turns_65:
 	VBROADCASTSS (R11), Z2
 	VFMADD231PS  (DX), Z2, Z0
 	VFMADD231PS  (DX)(R10*1), Z2, Z1
@@ -8866,22 +11004,22 @@ turns_64:
 	ADDQ         $0x10, R11
 	ADDQ         $0x00000100, DX
 	SUBQ         $0x04, CX
-	JGE          turns_64
+	JGE          turns_65
 
-rest_65:
+rest_66:
 	ADDQ $0x04, CX
-	JZ   done_67
+	JZ   done_68
 
-one_66:
+one_67:
 	VBROADCASTSS (R11), Z2
 	VFMADD231PS  (DX), Z2, Z0
 	VFMADD231PS  (DX)(R10*1), Z2, Z1
 	ADDQ         $0x04, R11
 	ADDQ         $0x00000040, DX
 	DECQ         CX
-	JNZ          one_66
+	JNZ          one_67
 
-done_67:
+done_68:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -8905,10 +11043,10 @@ done_67:
 	VMOVUPS      Z1, K1, 64(DI)
 	ADDQ         R9, DI
 	SUBQ         $0x01, R14
-	JZ           rowsdone_26
-	JMP          rows_25
+	JZ           rowsdone_27
+	JMP          rows_26
 
-rowsdone_26:
+rowsdone_27:
 	SUBQ $0x20, R15
 	JLE  done_1
 	ADDQ R10, BX
@@ -8916,21 +11054,21 @@ rowsdone_26:
 	JMP  family_3
 
 family_4:
-	CMPQ  R15, $0x00
-	JLE   done_1
+	CMPQ  R15, $0x08
+	JLE   family_5
 	MOVQ  $-1, AX
 	KMOVW AX, K1
 	MOVQ  R15, DI
 	SUBQ  $0x00, DI
 	CMPQ  DI, $0x10
-	JGE   full_68
+	JGE   full_69
 	MOVQ  DI, CX
 	MOVL  $0x00000001, AX
 	SHLL  CL, AX
 	DECL  AX
 	KMOVW AX, K1
 
-full_68:
+full_69:
 	MOVQ n+160(FP), AX
 	SUBQ R15, AX
 	MOVQ y_base+0(FP), DI
@@ -8938,27 +11076,27 @@ full_68:
 	MOVQ m+152(FP), R14
 	MOVQ x_base+32(FP), SI
 
-rows_69:
+rows_70:
 	CMPQ R14, $0x0c
-	JGE  tile8_79
+	JGE  tile8_80
 	CMPQ R14, $0x08
-	JGT  tile4_75
+	JGT  tile4_76
 	CMPQ R14, $0x07
-	JEQ  tile7_78
+	JEQ  tile7_79
 	CMPQ R14, $0x06
-	JEQ  tile6_77
+	JEQ  tile6_78
 	CMPQ R14, $0x05
-	JEQ  tile5_76
+	JEQ  tile5_77
 	CMPQ R14, $0x04
-	JEQ  tile4_75
+	JEQ  tile4_76
 	CMPQ R14, $0x03
-	JEQ  tile3_74
+	JEQ  tile3_75
 	CMPQ R14, $0x02
-	JEQ  tile2_73
+	JEQ  tile2_74
 	CMPQ R14, $0x01
-	JEQ  tile1_72
+	JEQ  tile1_73
 
-tile8_79:
+tile8_80:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -8976,9 +11114,9 @@ tile8_79:
 	VPXORD Z7, Z7, Z7
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_81
+	JLT    rest_82
 
-turns_80:
+turns_81:
 	VMOVUPS          (DX), Z8
 	VFMADD231PS.BCST (R11), Z8, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z8, Z1
@@ -9020,13 +11158,13 @@ turns_80:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_80
+	JGE              turns_81
 
-rest_81:
+rest_82:
 	ADDQ $0x04, CX
-	JZ   done_83
+	JZ   done_84
 
-one_82:
+one_83:
 	VMOVUPS          (DX), Z8
 	VFMADD231PS.BCST (R11), Z8, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z8, Z1
@@ -9041,9 +11179,9 @@ one_82:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_82
+	JNZ              one_83
 
-done_83:
+done_84:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -9120,10 +11258,10 @@ done_83:
 	VMOVUPS      Z7, K1, (DI)
 	ADDQ         R9, DI
 	SUBQ         $0x08, R14
-	JZ           rowsdone_70
-	JMP          rows_69
+	JZ           rowsdone_71
+	JMP          rows_70
 
-tile7_78:
+tile7_79:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -9142,9 +11280,9 @@ tile7_78:
 	VPXORD Z6, Z6, Z6
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_85
+	JLT    rest_86
 
-turns_84:
+turns_85:
 	VMOVUPS          (DX), Z7
 	VFMADD231PS.BCST (R11), Z7, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z7, Z1
@@ -9182,13 +11320,13 @@ turns_84:
 	ADDQ             $0x10, R13
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_84
+	JGE              turns_85
 
-rest_85:
+rest_86:
 	ADDQ $0x04, CX
-	JZ   done_87
+	JZ   done_88
 
-one_86:
+one_87:
 	VMOVUPS          (DX), Z7
 	VFMADD231PS.BCST (R11), Z7, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z7, Z1
@@ -9202,9 +11340,9 @@ one_86:
 	ADDQ             $0x04, R13
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_86
+	JNZ              one_87
 
-done_87:
+done_88:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -9273,10 +11411,10 @@ done_87:
 	VMOVUPS      Z6, K1, (DI)
 	ADDQ         R9, DI
 	SUBQ         $0x07, R14
-	JZ           rowsdone_70
-	JMP          rows_69
+	JZ           rowsdone_71
+	JMP          rows_70
 
-tile6_77:
+tile6_78:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -9291,9 +11429,9 @@ tile6_77:
 	VPXORD Z5, Z5, Z5
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_89
+	JLT    rest_90
 
-turns_88:
+turns_89:
 	VMOVUPS          (DX), Z6
 	VFMADD231PS.BCST (R11), Z6, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z6, Z1
@@ -9326,13 +11464,13 @@ turns_88:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_88
+	JGE              turns_89
 
-rest_89:
+rest_90:
 	ADDQ $0x04, CX
-	JZ   done_91
+	JZ   done_92
 
-one_90:
+one_91:
 	VMOVUPS          (DX), Z6
 	VFMADD231PS.BCST (R11), Z6, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z6, Z1
@@ -9344,9 +11482,9 @@ one_90:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_90
+	JNZ              one_91
 
-done_91:
+done_92:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -9407,10 +11545,10 @@ done_91:
 	VMOVUPS      Z5, K1, (DI)
 	ADDQ         R9, DI
 	SUBQ         $0x06, R14
-	JZ           rowsdone_70
-	JMP          rows_69
+	JZ           rowsdone_71
+	JMP          rows_70
 
-tile5_76:
+tile5_77:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -9424,9 +11562,9 @@ tile5_76:
 	VPXORD Z4, Z4, Z4
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_93
+	JLT    rest_94
 
-turns_92:
+turns_93:
 	VMOVUPS          (DX), Z5
 	VFMADD231PS.BCST (R11), Z5, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z5, Z1
@@ -9455,13 +11593,13 @@ turns_92:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_92
+	JGE              turns_93
 
-rest_93:
+rest_94:
 	ADDQ $0x04, CX
-	JZ   done_95
+	JZ   done_96
 
-one_94:
+one_95:
 	VMOVUPS          (DX), Z5
 	VFMADD231PS.BCST (R11), Z5, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z5, Z1
@@ -9472,9 +11610,9 @@ one_94:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_94
+	JNZ              one_95
 
-done_95:
+done_96:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -9527,10 +11665,10 @@ done_95:
 	VMOVUPS      Z4, K1, (DI)
 	ADDQ         R9, DI
 	SUBQ         $0x05, R14
-	JZ           rowsdone_70
-	JMP          rows_69
+	JZ           rowsdone_71
+	JMP          rows_70
 
-tile4_75:
+tile4_76:
 	MOVQ   SI, R11
 	LEAQ   (R11)(R8*2), R12
 	ADDQ   R8, R12
@@ -9542,9 +11680,9 @@ tile4_75:
 	VPXORD Z3, Z3, Z3
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_97
+	JLT    rest_98
 
-turns_96:
+turns_97:
 	VMOVUPS          (DX), Z4
 	VFMADD231PS.BCST (R11), Z4, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z4, Z1
@@ -9569,13 +11707,13 @@ turns_96:
 	ADDQ             $0x10, R12
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_96
+	JGE              turns_97
 
-rest_97:
+rest_98:
 	ADDQ $0x04, CX
-	JZ   done_99
+	JZ   done_100
 
-one_98:
+one_99:
 	VMOVUPS          (DX), Z4
 	VFMADD231PS.BCST (R11), Z4, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z4, Z1
@@ -9585,9 +11723,9 @@ one_98:
 	ADDQ             $0x04, R12
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_98
+	JNZ              one_99
 
-done_99:
+done_100:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -9632,10 +11770,10 @@ done_99:
 	VMOVUPS      Z3, K1, (DI)
 	ADDQ         R9, DI
 	SUBQ         $0x04, R14
-	JZ           rowsdone_70
-	JMP          rows_69
+	JZ           rowsdone_71
+	JMP          rows_70
 
-tile3_74:
+tile3_75:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	LEAQ   (SI)(R8*1), SI
@@ -9645,9 +11783,9 @@ tile3_74:
 	VPXORD Z2, Z2, Z2
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_101
+	JLT    rest_102
 
-turns_100:
+turns_101:
 	VMOVUPS          (DX), Z3
 	VFMADD231PS.BCST (R11), Z3, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z3, Z1
@@ -9667,13 +11805,13 @@ turns_100:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_100
+	JGE              turns_101
 
-rest_101:
+rest_102:
 	ADDQ $0x04, CX
-	JZ   done_103
+	JZ   done_104
 
-one_102:
+one_103:
 	VMOVUPS          (DX), Z3
 	VFMADD231PS.BCST (R11), Z3, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z3, Z1
@@ -9681,9 +11819,9 @@ one_102:
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_102
+	JNZ              one_103
 
-done_103:
+done_104:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -9720,10 +11858,10 @@ done_103:
 	VMOVUPS      Z2, K1, (DI)
 	ADDQ         R9, DI
 	SUBQ         $0x03, R14
-	JZ           rowsdone_70
-	JMP          rows_69
+	JZ           rowsdone_71
+	JMP          rows_70
 
-tile2_73:
+tile2_74:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*2), SI
 	MOVQ   BX, DX
@@ -9731,9 +11869,9 @@ tile2_73:
 	VPXORD Z1, Z1, Z1
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_105
+	JLT    rest_106
 
-turns_104:
+turns_105:
 	VMOVUPS          (DX), Z2
 	VFMADD231PS.BCST (R11), Z2, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z2, Z1
@@ -9749,22 +11887,22 @@ turns_104:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_104
+	JGE              turns_105
 
-rest_105:
+rest_106:
 	ADDQ $0x04, CX
-	JZ   done_107
+	JZ   done_108
 
-one_106:
+one_107:
 	VMOVUPS          (DX), Z2
 	VFMADD231PS.BCST (R11), Z2, Z0
 	VFMADD231PS.BCST (R11)(R8*1), Z2, Z1
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_106
+	JNZ              one_107
 
-done_107:
+done_108:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -9793,19 +11931,19 @@ done_107:
 	VMOVUPS      Z1, K1, (DI)
 	ADDQ         R9, DI
 	SUBQ         $0x02, R14
-	JZ           rowsdone_70
-	JMP          rows_69
+	JZ           rowsdone_71
+	JMP          rows_70
 
-tile1_72:
+tile1_73:
 	MOVQ   SI, R11
 	LEAQ   (SI)(R8*1), SI
 	MOVQ   BX, DX
 	VPXORD Z0, Z0, Z0
 	MOVQ   k+168(FP), CX
 	SUBQ   $0x04, CX
-	JLT    rest_109
+	JLT    rest_110
 
-turns_108:
+turns_109:
 	VMOVUPS          (DX), Z1
 	VFMADD231PS.BCST (R11), Z1, Z0
 	VMOVUPS          64(DX), Z1
@@ -9817,21 +11955,21 @@ turns_108:
 	ADDQ             $0x10, R11
 	ADDQ             $0x00000100, DX
 	SUBQ             $0x04, CX
-	JGE              turns_108
+	JGE              turns_109
 
-rest_109:
+rest_110:
 	ADDQ $0x04, CX
-	JZ   done_111
+	JZ   done_112
 
-one_110:
+one_111:
 	VMOVUPS          (DX), Z1
 	VFMADD231PS.BCST (R11), Z1, Z0
 	ADDQ             $0x04, R11
 	ADDQ             $0x00000040, DX
 	DECQ             CX
-	JNZ              one_110
+	JNZ              one_111
 
-done_111:
+done_112:
 	MOVQ         ldr+120(FP), R12
 	SHLQ         $0x02, R12
 	MOVQ         m+152(FP), AX
@@ -9852,14 +11990,960 @@ done_111:
 	VMOVUPS      Z0, K1, (DI)
 	ADDQ         R9, DI
 	SUBQ         $0x01, R14
-	JZ           rowsdone_70
-	JMP          rows_69
+	JZ           rowsdone_71
+	JMP          rows_70
 
-rowsdone_70:
+rowsdone_71:
 	SUBQ $0x10, R15
 	JLE  done_1
 	ADDQ R10, BX
 	JMP  family_4
+
+family_5:
+	CMPQ  R15, $0x00
+	JLE   done_1
+	MOVQ  $-1, AX
+	KMOVW AX, K1
+	MOVQ  R15, DI
+	SUBQ  $0x00, DI
+	CMPQ  DI, $0x10
+	JGE   full_113
+	MOVQ  DI, CX
+	MOVL  $0x00000001, AX
+	SHLL  CL, AX
+	DECL  AX
+	KMOVW AX, K1
+
+full_113:
+	MOVQ n+160(FP), AX
+	SUBQ R15, AX
+	MOVQ y_base+0(FP), DI
+	LEAQ (DI)(AX*4), DI
+	MOVQ m+152(FP), R14
+	MOVQ x_base+32(FP), SI
+
+rows_114:
+	CMPQ R14, $0x0c
+	JGE  tile8_124
+	CMPQ R14, $0x08
+	JGT  tile4_120
+	CMPQ R14, $0x07
+	JEQ  tile7_123
+	CMPQ R14, $0x06
+	JEQ  tile6_122
+	CMPQ R14, $0x05
+	JEQ  tile5_121
+	CMPQ R14, $0x04
+	JEQ  tile4_120
+	CMPQ R14, $0x03
+	JEQ  tile3_119
+	CMPQ R14, $0x02
+	JEQ  tile2_118
+	CMPQ R14, $0x01
+	JEQ  tile1_117
+
+tile8_124:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (R12)(R8*2), R13
+	ADDQ  R8, R13
+	LEAQ  (SI)(R8*8), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  k+168(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_126
+
+turns_125:
+	VMOVUPS          (DX), Y8
+	VFMADD231PS.BCST (R11), Y8, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST (R12), Y8, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST (R13), Y8, Y6
+	VFMADD231PS.BCST (R13)(R8*1), Y8, Y7
+	VMOVUPS          64(DX), Y8
+	VFMADD231PS.BCST 4(R11), Y8, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 4(R12), Y8, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 4(R13), Y8, Y6
+	VFMADD231PS.BCST 4(R13)(R8*1), Y8, Y7
+	VMOVUPS          128(DX), Y8
+	VFMADD231PS.BCST 8(R11), Y8, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 8(R12), Y8, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 8(R13), Y8, Y6
+	VFMADD231PS.BCST 8(R13)(R8*1), Y8, Y7
+	VMOVUPS          192(DX), Y8
+	VFMADD231PS.BCST 12(R11), Y8, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST 12(R12), Y8, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST 12(R13), Y8, Y6
+	VFMADD231PS.BCST 12(R13)(R8*1), Y8, Y7
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x10, R13
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_125
+
+rest_126:
+	ADDQ $0x04, CX
+	JZ   done_128
+
+one_127:
+	VMOVUPS          (DX), Y8
+	VFMADD231PS.BCST (R11), Y8, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y8, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y8, Y2
+	VFMADD231PS.BCST (R12), Y8, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y8, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y8, Y5
+	VFMADD231PS.BCST (R13), Y8, Y6
+	VFMADD231PS.BCST (R13)(R8*1), Y8, Y7
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x04, R13
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_127
+
+done_128:
+	MOVQ         ldr+120(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         m+152(FP), AX
+	SUBQ         R14, AX
+	IMULQ        R12, AX
+	MOVQ         rows_base+96(FP), R11
+	ADDQ         AX, R11
+	MOVQ         n+160(FP), AX
+	SUBQ         R15, AX
+	MOVQ         scale_base+128(FP), CX
+	LEAQ         (CX)(AX*4), CX
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y0
+	VMOVUPS      Y0, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y1
+	VMOVUPS      Y1, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y2
+	VMOVUPS      Y2, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y3
+	VMOVUPS      Y3, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y4
+	VMOVUPS      Y4, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y5
+	VMOVUPS      Y5, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y6
+	VMOVUPS      Y6, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y7
+	VMOVUPS      Y7, K1, (DI)
+	ADDQ         R9, DI
+	SUBQ         $0x08, R14
+	JZ           rowsdone_115
+	JMP          rows_114
+
+tile7_123:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (R12)(R8*2), R13
+	ADDQ  R8, R13
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*2), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	MOVQ  k+168(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_130
+
+turns_129:
+	VMOVUPS          (DX), Y7
+	VFMADD231PS.BCST (R11), Y7, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST (R12), Y7, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST (R13), Y7, Y6
+	VMOVUPS          64(DX), Y7
+	VFMADD231PS.BCST 4(R11), Y7, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 4(R12), Y7, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 4(R13), Y7, Y6
+	VMOVUPS          128(DX), Y7
+	VFMADD231PS.BCST 8(R11), Y7, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 8(R12), Y7, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 8(R13), Y7, Y6
+	VMOVUPS          192(DX), Y7
+	VFMADD231PS.BCST 12(R11), Y7, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST 12(R12), Y7, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST 12(R13), Y7, Y6
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x10, R13
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_129
+
+rest_130:
+	ADDQ $0x04, CX
+	JZ   done_132
+
+one_131:
+	VMOVUPS          (DX), Y7
+	VFMADD231PS.BCST (R11), Y7, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y7, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y7, Y2
+	VFMADD231PS.BCST (R12), Y7, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y7, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y7, Y5
+	VFMADD231PS.BCST (R13), Y7, Y6
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x04, R13
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_131
+
+done_132:
+	MOVQ         ldr+120(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         m+152(FP), AX
+	SUBQ         R14, AX
+	IMULQ        R12, AX
+	MOVQ         rows_base+96(FP), R11
+	ADDQ         AX, R11
+	MOVQ         n+160(FP), AX
+	SUBQ         R15, AX
+	MOVQ         scale_base+128(FP), CX
+	LEAQ         (CX)(AX*4), CX
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y0
+	VMOVUPS      Y0, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y1
+	VMOVUPS      Y1, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y2
+	VMOVUPS      Y2, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y3
+	VMOVUPS      Y3, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y4
+	VMOVUPS      Y4, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y5
+	VMOVUPS      Y5, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y6
+	VMOVUPS      Y6, K1, (DI)
+	ADDQ         R9, DI
+	SUBQ         $0x07, R14
+	JZ           rowsdone_115
+	JMP          rows_114
+
+tile6_122:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*2), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  k+168(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_134
+
+turns_133:
+	VMOVUPS          (DX), Y6
+	VFMADD231PS.BCST (R11), Y6, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST (R12), Y6, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y6, Y5
+	VMOVUPS          64(DX), Y6
+	VFMADD231PS.BCST 4(R11), Y6, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 4(R12), Y6, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 4(R12)(R8*2), Y6, Y5
+	VMOVUPS          128(DX), Y6
+	VFMADD231PS.BCST 8(R11), Y6, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 8(R12), Y6, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 8(R12)(R8*2), Y6, Y5
+	VMOVUPS          192(DX), Y6
+	VFMADD231PS.BCST 12(R11), Y6, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST 12(R12), Y6, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST 12(R12)(R8*2), Y6, Y5
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_133
+
+rest_134:
+	ADDQ $0x04, CX
+	JZ   done_136
+
+one_135:
+	VMOVUPS          (DX), Y6
+	VFMADD231PS.BCST (R11), Y6, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y6, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y6, Y2
+	VFMADD231PS.BCST (R12), Y6, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y6, Y4
+	VFMADD231PS.BCST (R12)(R8*2), Y6, Y5
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_135
+
+done_136:
+	MOVQ         ldr+120(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         m+152(FP), AX
+	SUBQ         R14, AX
+	IMULQ        R12, AX
+	MOVQ         rows_base+96(FP), R11
+	ADDQ         AX, R11
+	MOVQ         n+160(FP), AX
+	SUBQ         R15, AX
+	MOVQ         scale_base+128(FP), CX
+	LEAQ         (CX)(AX*4), CX
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y0
+	VMOVUPS      Y0, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y1
+	VMOVUPS      Y1, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y2
+	VMOVUPS      Y2, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y3
+	VMOVUPS      Y3, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y4
+	VMOVUPS      Y4, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y5
+	VMOVUPS      Y5, K1, (DI)
+	ADDQ         R9, DI
+	SUBQ         $0x06, R14
+	JZ           rowsdone_115
+	JMP          rows_114
+
+tile5_121:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	MOVQ  k+168(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_138
+
+turns_137:
+	VMOVUPS          (DX), Y5
+	VFMADD231PS.BCST (R11), Y5, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST (R12), Y5, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y5, Y4
+	VMOVUPS          64(DX), Y5
+	VFMADD231PS.BCST 4(R11), Y5, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 4(R12), Y5, Y3
+	VFMADD231PS.BCST 4(R12)(R8*1), Y5, Y4
+	VMOVUPS          128(DX), Y5
+	VFMADD231PS.BCST 8(R11), Y5, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 8(R12), Y5, Y3
+	VFMADD231PS.BCST 8(R12)(R8*1), Y5, Y4
+	VMOVUPS          192(DX), Y5
+	VFMADD231PS.BCST 12(R11), Y5, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST 12(R12), Y5, Y3
+	VFMADD231PS.BCST 12(R12)(R8*1), Y5, Y4
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_137
+
+rest_138:
+	ADDQ $0x04, CX
+	JZ   done_140
+
+one_139:
+	VMOVUPS          (DX), Y5
+	VFMADD231PS.BCST (R11), Y5, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y5, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y5, Y2
+	VFMADD231PS.BCST (R12), Y5, Y3
+	VFMADD231PS.BCST (R12)(R8*1), Y5, Y4
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_139
+
+done_140:
+	MOVQ         ldr+120(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         m+152(FP), AX
+	SUBQ         R14, AX
+	IMULQ        R12, AX
+	MOVQ         rows_base+96(FP), R11
+	ADDQ         AX, R11
+	MOVQ         n+160(FP), AX
+	SUBQ         R15, AX
+	MOVQ         scale_base+128(FP), CX
+	LEAQ         (CX)(AX*4), CX
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y0
+	VMOVUPS      Y0, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y1
+	VMOVUPS      Y1, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y2
+	VMOVUPS      Y2, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y3
+	VMOVUPS      Y3, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y4
+	VMOVUPS      Y4, K1, (DI)
+	ADDQ         R9, DI
+	SUBQ         $0x05, R14
+	JZ           rowsdone_115
+	JMP          rows_114
+
+tile4_120:
+	MOVQ  SI, R11
+	LEAQ  (R11)(R8*2), R12
+	ADDQ  R8, R12
+	LEAQ  (SI)(R8*4), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  k+168(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_142
+
+turns_141:
+	VMOVUPS          (DX), Y4
+	VFMADD231PS.BCST (R11), Y4, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST (R12), Y4, Y3
+	VMOVUPS          64(DX), Y4
+	VFMADD231PS.BCST 4(R11), Y4, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 4(R12), Y4, Y3
+	VMOVUPS          128(DX), Y4
+	VFMADD231PS.BCST 8(R11), Y4, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 8(R12), Y4, Y3
+	VMOVUPS          192(DX), Y4
+	VFMADD231PS.BCST 12(R11), Y4, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST 12(R12), Y4, Y3
+	ADDQ             $0x10, R11
+	ADDQ             $0x10, R12
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_141
+
+rest_142:
+	ADDQ $0x04, CX
+	JZ   done_144
+
+one_143:
+	VMOVUPS          (DX), Y4
+	VFMADD231PS.BCST (R11), Y4, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y4, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y4, Y2
+	VFMADD231PS.BCST (R12), Y4, Y3
+	ADDQ             $0x04, R11
+	ADDQ             $0x04, R12
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_143
+
+done_144:
+	MOVQ         ldr+120(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         m+152(FP), AX
+	SUBQ         R14, AX
+	IMULQ        R12, AX
+	MOVQ         rows_base+96(FP), R11
+	ADDQ         AX, R11
+	MOVQ         n+160(FP), AX
+	SUBQ         R15, AX
+	MOVQ         scale_base+128(FP), CX
+	LEAQ         (CX)(AX*4), CX
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y0
+	VMOVUPS      Y0, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y1
+	VMOVUPS      Y1, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y2
+	VMOVUPS      Y2, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y3
+	VMOVUPS      Y3, K1, (DI)
+	ADDQ         R9, DI
+	SUBQ         $0x04, R14
+	JZ           rowsdone_115
+	JMP          rows_114
+
+tile3_119:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*2), SI
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	MOVQ  k+168(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_146
+
+turns_145:
+	VMOVUPS          (DX), Y3
+	VFMADD231PS.BCST (R11), Y3, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y3, Y2
+	VMOVUPS          64(DX), Y3
+	VFMADD231PS.BCST 4(R11), Y3, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 4(R11)(R8*2), Y3, Y2
+	VMOVUPS          128(DX), Y3
+	VFMADD231PS.BCST 8(R11), Y3, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 8(R11)(R8*2), Y3, Y2
+	VMOVUPS          192(DX), Y3
+	VFMADD231PS.BCST 12(R11), Y3, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST 12(R11)(R8*2), Y3, Y2
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_145
+
+rest_146:
+	ADDQ $0x04, CX
+	JZ   done_148
+
+one_147:
+	VMOVUPS          (DX), Y3
+	VFMADD231PS.BCST (R11), Y3, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y3, Y1
+	VFMADD231PS.BCST (R11)(R8*2), Y3, Y2
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_147
+
+done_148:
+	MOVQ         ldr+120(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         m+152(FP), AX
+	SUBQ         R14, AX
+	IMULQ        R12, AX
+	MOVQ         rows_base+96(FP), R11
+	ADDQ         AX, R11
+	MOVQ         n+160(FP), AX
+	SUBQ         R15, AX
+	MOVQ         scale_base+128(FP), CX
+	LEAQ         (CX)(AX*4), CX
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y0
+	VMOVUPS      Y0, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y1
+	VMOVUPS      Y1, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y2
+	VMOVUPS      Y2, K1, (DI)
+	ADDQ         R9, DI
+	SUBQ         $0x03, R14
+	JZ           rowsdone_115
+	JMP          rows_114
+
+tile2_118:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*2), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  k+168(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_150
+
+turns_149:
+	VMOVUPS          (DX), Y2
+	VFMADD231PS.BCST (R11), Y2, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y2, Y1
+	VMOVUPS          64(DX), Y2
+	VFMADD231PS.BCST 4(R11), Y2, Y0
+	VFMADD231PS.BCST 4(R11)(R8*1), Y2, Y1
+	VMOVUPS          128(DX), Y2
+	VFMADD231PS.BCST 8(R11), Y2, Y0
+	VFMADD231PS.BCST 8(R11)(R8*1), Y2, Y1
+	VMOVUPS          192(DX), Y2
+	VFMADD231PS.BCST 12(R11), Y2, Y0
+	VFMADD231PS.BCST 12(R11)(R8*1), Y2, Y1
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_149
+
+rest_150:
+	ADDQ $0x04, CX
+	JZ   done_152
+
+one_151:
+	VMOVUPS          (DX), Y2
+	VFMADD231PS.BCST (R11), Y2, Y0
+	VFMADD231PS.BCST (R11)(R8*1), Y2, Y1
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_151
+
+done_152:
+	MOVQ         ldr+120(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         m+152(FP), AX
+	SUBQ         R14, AX
+	IMULQ        R12, AX
+	MOVQ         rows_base+96(FP), R11
+	ADDQ         AX, R11
+	MOVQ         n+160(FP), AX
+	SUBQ         R15, AX
+	MOVQ         scale_base+128(FP), CX
+	LEAQ         (CX)(AX*4), CX
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y0
+	VMOVUPS      Y0, K1, (DI)
+	ADDQ         R9, DI
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y1
+	VMOVUPS      Y1, K1, (DI)
+	ADDQ         R9, DI
+	SUBQ         $0x02, R14
+	JZ           rowsdone_115
+	JMP          rows_114
+
+tile1_117:
+	MOVQ  SI, R11
+	LEAQ  (SI)(R8*1), SI
+	MOVQ  BX, DX
+	VPXOR Y0, Y0, Y0
+	MOVQ  k+168(FP), CX
+	SUBQ  $0x04, CX
+	JLT   rest_154
+
+turns_153:
+	VMOVUPS          (DX), Y1
+	VFMADD231PS.BCST (R11), Y1, Y0
+	VMOVUPS          64(DX), Y1
+	VFMADD231PS.BCST 4(R11), Y1, Y0
+	VMOVUPS          128(DX), Y1
+	VFMADD231PS.BCST 8(R11), Y1, Y0
+	VMOVUPS          192(DX), Y1
+	VFMADD231PS.BCST 12(R11), Y1, Y0
+	ADDQ             $0x10, R11
+	ADDQ             $0x00000100, DX
+	SUBQ             $0x04, CX
+	JGE              turns_153
+
+rest_154:
+	ADDQ $0x04, CX
+	JZ   done_156
+
+one_155:
+	VMOVUPS          (DX), Y1
+	VFMADD231PS.BCST (R11), Y1, Y0
+	ADDQ             $0x04, R11
+	ADDQ             $0x00000040, DX
+	DECQ             CX
+	JNZ              one_155
+
+done_156:
+	MOVQ         ldr+120(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         m+152(FP), AX
+	SUBQ         R14, AX
+	IMULQ        R12, AX
+	MOVQ         rows_base+96(FP), R11
+	ADDQ         AX, R11
+	MOVQ         n+160(FP), AX
+	SUBQ         R15, AX
+	MOVQ         scale_base+128(FP), CX
+	LEAQ         (CX)(AX*4), CX
+	VBROADCASTSS (R11), Y25
+	ADDQ         R12, R11
+	VMOVUPS.Z    (CX), K1, Y26
+	VMULPS       Y26, Y25, Y26
+	VMOVUPS.Z    (DI), K1, Y27
+	VFMADD213PS  Y27, Y26, Y0
+	VMOVUPS      Y0, K1, (DI)
+	ADDQ         R9, DI
+	SUBQ         $0x01, R14
+	JZ           rowsdone_115
+	JMP          rows_114
+
+rowsdone_115:
+	SUBQ $0x10, R15
+	JLE  done_1
+	ADDQ R10, BX
+	JMP  family_5
 
 done_1:
 	VZEROUPPER

@@ -296,8 +296,8 @@ next_4:
 done_5:
 	RET
 
-// func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols int)
-TEXT ·FinishRows(SB), NOSPLIT, $0-200
+// func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, bypass int)
+TEXT ·FinishRows(SB), NOSPLIT, $0-208
 	MOVD  n+184(FP), R1
 	MOVD  $exp<>(SB), R6
 	FLDPQ (R6), (F0, F1)

@@ -4,8 +4,8 @@
 
 #include "textflag.h"
 
-// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
-TEXT ·GemmE4M3(SB), NOSPLIT, $0-160
+// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)
+TEXT ·GemmE4M3(SB), NOSPLIT, $0-168
 	MOVD $34800, R21
 	VDUP R21, V0.H8
 	MOVW $0xffff0000, R21
@@ -2075,8 +2075,8 @@ end_12:
 done_2:
 	RET
 
-// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
-TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-160
+// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)
+TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-168
 	MOVD $49024, R21
 	VDUP R21, V0.H8
 	MOVD codes_base+64(FP), R21

@@ -11,8 +11,8 @@ TEXT ·PartSet(SB), NOSPLIT, $0-120
 	MOVD ldx+56(FP), R8
 	MOVD ldy+24(FP), R9
 	MOVD ldb+88(FP), R10
-	LSL  $2, R8, R8
 	LSL  $2, R9, R9
+	LSL  $2, R8, R8
 	LSL  $2, R10, R10
 	MOVD $0, R20
 	CMP  $0, R7
@@ -1178,8 +1178,8 @@ TEXT ·PartAdd(SB), NOSPLIT, $0-120
 	MOVD ldx+56(FP), R8
 	MOVD ldy+24(FP), R9
 	MOVD ldb+88(FP), R10
-	LSL  $2, R8, R8
 	LSL  $2, R9, R9
+	LSL  $2, R8, R8
 	LSL  $2, R10, R10
 	MOVD $0, R20
 	CMP  $0, R7
@@ -2585,8 +2585,8 @@ TEXT ·PartScale(SB), NOSPLIT, $0-144
 	MOVD ldx+56(FP), R8
 	MOVD ldy+24(FP), R9
 	MOVD ldb+88(FP), R10
-	LSL  $2, R8, R8
 	LSL  $2, R9, R9
+	LSL  $2, R8, R8
 	LSL  $2, R10, R10
 	MOVD $0, R20
 	CMP  $0, R7
@@ -4152,8 +4152,8 @@ TEXT ·PartScaleRows(SB), NOSPLIT, $0-176
 	MOVD ldx+56(FP), R8
 	MOVD ldy+24(FP), R9
 	MOVD ldb+88(FP), R10
-	LSL  $2, R8, R8
 	LSL  $2, R9, R9
+	LSL  $2, R8, R8
 	LSL  $2, R10, R10
 	MOVD $0, R20
 	MOVD ldr+120(FP), R23
@@ -5995,8 +5995,8 @@ TEXT ·PartFoldSet(SB), NOSPLIT, $0-152
 	MOVD ldx+56(FP), R8
 	MOVD ldy+24(FP), R9
 	MOVD ldb+88(FP), R10
-	LSL  $2, R8, R8
 	LSL  $2, R9, R9
+	LSL  $2, R8, R8
 	LSL  $2, R10, R10
 	MOVD $0, R20
 	MOVD scale_base+96(FP), R21
@@ -7085,8 +7085,8 @@ TEXT ·PartFoldAdd(SB), NOSPLIT, $0-152
 	MOVD ldx+56(FP), R8
 	MOVD ldy+24(FP), R9
 	MOVD ldb+88(FP), R10
-	LSL  $2, R8, R8
 	LSL  $2, R9, R9
+	LSL  $2, R8, R8
 	LSL  $2, R10, R10
 	MOVD $0, R20
 	MOVD scale_base+96(FP), R21

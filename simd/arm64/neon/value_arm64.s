@@ -7468,3 +7468,4170 @@ rows_end_284:
 
 strip_end_282:
 	RET
+
+// func ValueTileCausal(o []float32, ldo int, p []float32, ldp int, v []float32, ldv int, alpha []float32, keys, n, cols, seen int)
+TEXT ·ValueTileCausal(SB), NOSPLIT, $0-152
+	MOVD v_base+64(FP), R9
+	MOVD cols+136(FP), R10
+	MOVD ldv+88(FP), R11
+	MOVD ldp+56(FP), R12
+	MOVD ldo+24(FP), R13
+	LSL  $2, R11, R11
+	LSL  $2, R12, R12
+	LSL  $2, R13, R13
+	MOVD $-9223372034707292160, R14
+
+strip_1:
+	CMP  $12, R10
+	BLT  strip_end_2
+	MOVD o_base+0(FP), R1
+	MOVD cols+136(FP), R7
+	SUB  R10, R7, R7
+	ADD  R7<<2, R1, R1
+	MOVD p_base+32(FP), R0
+	MOVD n+128(FP), R2
+
+rows_3:
+	CMP $10, R2
+	BGT tile_5
+	CMP $8, R2
+	BGT tile_6
+	CMP $7, R2
+	BGT tile_5
+	CMP $6, R2
+	BGT tile_7
+	CMP $5, R2
+	BGT tile_6
+	CMP $4, R2
+	BGT tile_8
+	CMP $3, R2
+	BGT tile_7
+	CMP $2, R2
+	BGT tile_8
+	CMP $1, R2
+	BGT tile_9
+	CMP $0, R2
+	BGT tile_10
+	JMP rows_end_4
+
+tile_5:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	FMOVQ 32(R6), F2
+	ADD   R13, R6, R6
+	FMOVQ (R6), F3
+	FMOVQ 16(R6), F4
+	FMOVQ 32(R6), F5
+	ADD   R13, R6, R6
+	FMOVQ (R6), F6
+	FMOVQ 16(R6), F7
+	FMOVQ 32(R6), F8
+	ADD   R13, R6, R6
+	FMOVQ (R6), F9
+	FMOVQ 16(R6), F10
+	FMOVQ 32(R6), F11
+	ADD   R13, R6, R6
+	FMOVQ (R6), F12
+	FMOVQ 16(R6), F13
+	FMOVQ 32(R6), F14
+	ADD   R13, R6, R6
+	FMOVQ (R6), F15
+	FMOVQ 16(R6), F16
+	FMOVQ 32(R6), F17
+	ADD   R13, R6, R6
+	FMOVQ (R6), F18
+	FMOVQ 16(R6), F19
+	FMOVQ 32(R6), F20
+	ADD   R13, R6, R6
+	FMOVQ (R6), F21
+	FMOVQ 16(R6), F22
+	FMOVQ 32(R6), F23
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_11
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F24
+	FMOVQ 16(R7), F25
+	WORD  $0x4f989000 // fmul v0.4s, v0.4s, v24.s[0]
+	WORD  $0x4f989021 // fmul v1.4s, v1.4s, v24.s[0]
+	WORD  $0x4f989042 // fmul v2.4s, v2.4s, v24.s[0]
+	WORD  $0x4fb89063 // fmul v3.4s, v3.4s, v24.s[1]
+	WORD  $0x4fb89084 // fmul v4.4s, v4.4s, v24.s[1]
+	WORD  $0x4fb890a5 // fmul v5.4s, v5.4s, v24.s[1]
+	WORD  $0x4f9898c6 // fmul v6.4s, v6.4s, v24.s[2]
+	WORD  $0x4f9898e7 // fmul v7.4s, v7.4s, v24.s[2]
+	WORD  $0x4f989908 // fmul v8.4s, v8.4s, v24.s[2]
+	WORD  $0x4fb89929 // fmul v9.4s, v9.4s, v24.s[3]
+	WORD  $0x4fb8994a // fmul v10.4s, v10.4s, v24.s[3]
+	WORD  $0x4fb8996b // fmul v11.4s, v11.4s, v24.s[3]
+	WORD  $0x4f99918c // fmul v12.4s, v12.4s, v25.s[0]
+	WORD  $0x4f9991ad // fmul v13.4s, v13.4s, v25.s[0]
+	WORD  $0x4f9991ce // fmul v14.4s, v14.4s, v25.s[0]
+	WORD  $0x4fb991ef // fmul v15.4s, v15.4s, v25.s[1]
+	WORD  $0x4fb99210 // fmul v16.4s, v16.4s, v25.s[1]
+	WORD  $0x4fb99231 // fmul v17.4s, v17.4s, v25.s[1]
+	WORD  $0x4f999a52 // fmul v18.4s, v18.4s, v25.s[2]
+	WORD  $0x4f999a73 // fmul v19.4s, v19.4s, v25.s[2]
+	WORD  $0x4f999a94 // fmul v20.4s, v20.4s, v25.s[2]
+	WORD  $0x4fb99ab5 // fmul v21.4s, v21.4s, v25.s[3]
+	WORD  $0x4fb99ad6 // fmul v22.4s, v22.4s, v25.s[3]
+	WORD  $0x4fb99af7 // fmul v23.4s, v23.4s, v25.s[3]
+
+plain_11:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_14
+	TST  $3, R3
+	BEQ  group_13
+
+step_12:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_16
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_16
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BNE  seen_16
+	MOVD 24(R5), R7
+	CMP  R14, R7
+	BEQ  passed_15
+
+seen_16:
+	FMOVQ (R5), F24
+	FMOVQ 16(R5), F25
+	FMOVQ (R4), F26
+	FMOVQ 16(R4), F27
+	FMOVQ 32(R4), F28
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_17
+	WORD  $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
+	WORD  $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
+	WORD  $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
+
+skip_17:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_18
+	WORD  $0x4fb81343 // fmla v3.4s, v26.4s, v24.s[1]
+	WORD  $0x4fb81364 // fmla v4.4s, v27.4s, v24.s[1]
+	WORD  $0x4fb81385 // fmla v5.4s, v28.4s, v24.s[1]
+
+skip_18:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_19
+	WORD  $0x4f981b46 // fmla v6.4s, v26.4s, v24.s[2]
+	WORD  $0x4f981b67 // fmla v7.4s, v27.4s, v24.s[2]
+	WORD  $0x4f981b88 // fmla v8.4s, v28.4s, v24.s[2]
+
+skip_19:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_20
+	WORD  $0x4fb81b49 // fmla v9.4s, v26.4s, v24.s[3]
+	WORD  $0x4fb81b6a // fmla v10.4s, v27.4s, v24.s[3]
+	WORD  $0x4fb81b8b // fmla v11.4s, v28.4s, v24.s[3]
+
+skip_20:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_21
+	WORD  $0x4f99134c // fmla v12.4s, v26.4s, v25.s[0]
+	WORD  $0x4f99136d // fmla v13.4s, v27.4s, v25.s[0]
+	WORD  $0x4f99138e // fmla v14.4s, v28.4s, v25.s[0]
+
+skip_21:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_22
+	WORD  $0x4fb9134f // fmla v15.4s, v26.4s, v25.s[1]
+	WORD  $0x4fb91370 // fmla v16.4s, v27.4s, v25.s[1]
+	WORD  $0x4fb91391 // fmla v17.4s, v28.4s, v25.s[1]
+
+skip_22:
+	MOVWU 24(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_23
+	WORD  $0x4f991b52 // fmla v18.4s, v26.4s, v25.s[2]
+	WORD  $0x4f991b73 // fmla v19.4s, v27.4s, v25.s[2]
+	WORD  $0x4f991b94 // fmla v20.4s, v28.4s, v25.s[2]
+
+skip_23:
+	MOVWU 28(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_24
+	WORD  $0x4fb91b55 // fmla v21.4s, v26.4s, v25.s[3]
+	WORD  $0x4fb91b76 // fmla v22.4s, v27.4s, v25.s[3]
+	WORD  $0x4fb91b97 // fmla v23.4s, v28.4s, v25.s[3]
+
+skip_24:
+
+passed_15:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_14
+	TST  $3, R3
+	BNE  step_12
+
+group_13:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	MOVD  24(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	MOVD  24(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	MOVD  24(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	MOVD  24(R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_12
+	FMOVQ (R5), F24
+	FMOVQ 16(R5), F25
+	ADD   R12, R5, R5
+	FMOVQ (R4), F28
+	FMOVQ 16(R4), F29
+	FMOVQ 32(R4), F30
+	ADD   R11, R4, R4
+	FMOVQ (R4), F31
+	FMOVQ (R5), F26
+	FMOVQ 16(R5), F27
+	ADD   R12, R5, R5
+	WORD  $0x4f981380 // fmla v0.4s, v28.4s, v24.s[0]
+	WORD  $0x4fb81383 // fmla v3.4s, v28.4s, v24.s[1]
+	WORD  $0x4f981b86 // fmla v6.4s, v28.4s, v24.s[2]
+	WORD  $0x4fb81b89 // fmla v9.4s, v28.4s, v24.s[3]
+	WORD  $0x4f99138c // fmla v12.4s, v28.4s, v25.s[0]
+	WORD  $0x4fb9138f // fmla v15.4s, v28.4s, v25.s[1]
+	WORD  $0x4f991b92 // fmla v18.4s, v28.4s, v25.s[2]
+	WORD  $0x4fb91b95 // fmla v21.4s, v28.4s, v25.s[3]
+	FMOVQ 16(R4), F28
+	WORD  $0x4f9813a1 // fmla v1.4s, v29.4s, v24.s[0]
+	WORD  $0x4fb813a4 // fmla v4.4s, v29.4s, v24.s[1]
+	WORD  $0x4f981ba7 // fmla v7.4s, v29.4s, v24.s[2]
+	WORD  $0x4fb81baa // fmla v10.4s, v29.4s, v24.s[3]
+	WORD  $0x4f9913ad // fmla v13.4s, v29.4s, v25.s[0]
+	WORD  $0x4fb913b0 // fmla v16.4s, v29.4s, v25.s[1]
+	WORD  $0x4f991bb3 // fmla v19.4s, v29.4s, v25.s[2]
+	WORD  $0x4fb91bb6 // fmla v22.4s, v29.4s, v25.s[3]
+	FMOVQ 32(R4), F29
+	ADD   R11, R4, R4
+	WORD  $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD  $0x4fb813c5 // fmla v5.4s, v30.4s, v24.s[1]
+	WORD  $0x4f981bc8 // fmla v8.4s, v30.4s, v24.s[2]
+	WORD  $0x4fb81bcb // fmla v11.4s, v30.4s, v24.s[3]
+	WORD  $0x4f9913ce // fmla v14.4s, v30.4s, v25.s[0]
+	WORD  $0x4fb913d1 // fmla v17.4s, v30.4s, v25.s[1]
+	WORD  $0x4f991bd4 // fmla v20.4s, v30.4s, v25.s[2]
+	WORD  $0x4fb91bd7 // fmla v23.4s, v30.4s, v25.s[3]
+	FMOVQ (R4), F30
+	FMOVQ (R5), F24
+	FMOVQ 16(R5), F25
+	ADD   R12, R5, R5
+	WORD  $0x4f9a13e0 // fmla v0.4s, v31.4s, v26.s[0]
+	WORD  $0x4fba13e3 // fmla v3.4s, v31.4s, v26.s[1]
+	WORD  $0x4f9a1be6 // fmla v6.4s, v31.4s, v26.s[2]
+	WORD  $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
+	WORD  $0x4f9b13ec // fmla v12.4s, v31.4s, v27.s[0]
+	WORD  $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
+	WORD  $0x4f9b1bf2 // fmla v18.4s, v31.4s, v27.s[2]
+	WORD  $0x4fbb1bf5 // fmla v21.4s, v31.4s, v27.s[3]
+	FMOVQ 16(R4), F31
+	WORD  $0x4f9a1381 // fmla v1.4s, v28.4s, v26.s[0]
+	WORD  $0x4fba1384 // fmla v4.4s, v28.4s, v26.s[1]
+	WORD  $0x4f9a1b87 // fmla v7.4s, v28.4s, v26.s[2]
+	WORD  $0x4fba1b8a // fmla v10.4s, v28.4s, v26.s[3]
+	WORD  $0x4f9b138d // fmla v13.4s, v28.4s, v27.s[0]
+	WORD  $0x4fbb1390 // fmla v16.4s, v28.4s, v27.s[1]
+	WORD  $0x4f9b1b93 // fmla v19.4s, v28.4s, v27.s[2]
+	WORD  $0x4fbb1b96 // fmla v22.4s, v28.4s, v27.s[3]
+	FMOVQ 32(R4), F28
+	ADD   R11, R4, R4
+	WORD  $0x4f9a13a2 // fmla v2.4s, v29.4s, v26.s[0]
+	WORD  $0x4fba13a5 // fmla v5.4s, v29.4s, v26.s[1]
+	WORD  $0x4f9a1ba8 // fmla v8.4s, v29.4s, v26.s[2]
+	WORD  $0x4fba1bab // fmla v11.4s, v29.4s, v26.s[3]
+	WORD  $0x4f9b13ae // fmla v14.4s, v29.4s, v27.s[0]
+	WORD  $0x4fbb13b1 // fmla v17.4s, v29.4s, v27.s[1]
+	WORD  $0x4f9b1bb4 // fmla v20.4s, v29.4s, v27.s[2]
+	WORD  $0x4fbb1bb7 // fmla v23.4s, v29.4s, v27.s[3]
+	FMOVQ (R4), F29
+	FMOVQ (R5), F26
+	FMOVQ 16(R5), F27
+	ADD   R12, R5, R5
+	WORD  $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD  $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD  $0x4f981bc6 // fmla v6.4s, v30.4s, v24.s[2]
+	WORD  $0x4fb81bc9 // fmla v9.4s, v30.4s, v24.s[3]
+	WORD  $0x4f9913cc // fmla v12.4s, v30.4s, v25.s[0]
+	WORD  $0x4fb913cf // fmla v15.4s, v30.4s, v25.s[1]
+	WORD  $0x4f991bd2 // fmla v18.4s, v30.4s, v25.s[2]
+	WORD  $0x4fb91bd5 // fmla v21.4s, v30.4s, v25.s[3]
+	FMOVQ 16(R4), F30
+	WORD  $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD  $0x4fb813e4 // fmla v4.4s, v31.4s, v24.s[1]
+	WORD  $0x4f981be7 // fmla v7.4s, v31.4s, v24.s[2]
+	WORD  $0x4fb81bea // fmla v10.4s, v31.4s, v24.s[3]
+	WORD  $0x4f9913ed // fmla v13.4s, v31.4s, v25.s[0]
+	WORD  $0x4fb913f0 // fmla v16.4s, v31.4s, v25.s[1]
+	WORD  $0x4f991bf3 // fmla v19.4s, v31.4s, v25.s[2]
+	WORD  $0x4fb91bf6 // fmla v22.4s, v31.4s, v25.s[3]
+	FMOVQ 32(R4), F31
+	ADD   R11, R4, R4
+	WORD  $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
+	WORD  $0x4fb81385 // fmla v5.4s, v28.4s, v24.s[1]
+	WORD  $0x4f981b88 // fmla v8.4s, v28.4s, v24.s[2]
+	WORD  $0x4fb81b8b // fmla v11.4s, v28.4s, v24.s[3]
+	WORD  $0x4f99138e // fmla v14.4s, v28.4s, v25.s[0]
+	WORD  $0x4fb91391 // fmla v17.4s, v28.4s, v25.s[1]
+	WORD  $0x4f991b94 // fmla v20.4s, v28.4s, v25.s[2]
+	WORD  $0x4fb91b97 // fmla v23.4s, v28.4s, v25.s[3]
+	WORD  $0x4f9a13a0 // fmla v0.4s, v29.4s, v26.s[0]
+	WORD  $0x4fba13a3 // fmla v3.4s, v29.4s, v26.s[1]
+	WORD  $0x4f9a1ba6 // fmla v6.4s, v29.4s, v26.s[2]
+	WORD  $0x4fba1ba9 // fmla v9.4s, v29.4s, v26.s[3]
+	WORD  $0x4f9b13ac // fmla v12.4s, v29.4s, v27.s[0]
+	WORD  $0x4fbb13af // fmla v15.4s, v29.4s, v27.s[1]
+	WORD  $0x4f9b1bb2 // fmla v18.4s, v29.4s, v27.s[2]
+	WORD  $0x4fbb1bb5 // fmla v21.4s, v29.4s, v27.s[3]
+	WORD  $0x4f9a13c1 // fmla v1.4s, v30.4s, v26.s[0]
+	WORD  $0x4fba13c4 // fmla v4.4s, v30.4s, v26.s[1]
+	WORD  $0x4f9a1bc7 // fmla v7.4s, v30.4s, v26.s[2]
+	WORD  $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
+	WORD  $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD  $0x4fbb13d0 // fmla v16.4s, v30.4s, v27.s[1]
+	WORD  $0x4f9b1bd3 // fmla v19.4s, v30.4s, v27.s[2]
+	WORD  $0x4fbb1bd6 // fmla v22.4s, v30.4s, v27.s[3]
+	WORD  $0x4f9a13e2 // fmla v2.4s, v31.4s, v26.s[0]
+	WORD  $0x4fba13e5 // fmla v5.4s, v31.4s, v26.s[1]
+	WORD  $0x4f9a1be8 // fmla v8.4s, v31.4s, v26.s[2]
+	WORD  $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
+	WORD  $0x4f9b13ee // fmla v14.4s, v31.4s, v27.s[0]
+	WORD  $0x4fbb13f1 // fmla v17.4s, v31.4s, v27.s[1]
+	WORD  $0x4f9b1bf4 // fmla v20.4s, v31.4s, v27.s[2]
+	WORD  $0x4fbb1bf7 // fmla v23.4s, v31.4s, v27.s[3]
+	SUBS  $4, R3, R3
+	BNE   group_13
+
+keys_end_14:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	FMOVQ F2, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F3, (R1)
+	FMOVQ F4, 16(R1)
+	FMOVQ F5, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F6, (R1)
+	FMOVQ F7, 16(R1)
+	FMOVQ F8, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F9, (R1)
+	FMOVQ F10, 16(R1)
+	FMOVQ F11, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F12, (R1)
+	FMOVQ F13, 16(R1)
+	FMOVQ F14, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F15, (R1)
+	FMOVQ F16, 16(R1)
+	FMOVQ F17, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F18, (R1)
+	FMOVQ F19, 16(R1)
+	FMOVQ F20, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F21, (R1)
+	FMOVQ F22, 16(R1)
+	FMOVQ F23, 32(R1)
+	ADD   R13, R1, R1
+	ADD   $32, R0, R0
+	SUB   $8, R2, R2
+	JMP   rows_3
+
+tile_6:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	FMOVQ 32(R6), F2
+	ADD   R13, R6, R6
+	FMOVQ (R6), F3
+	FMOVQ 16(R6), F4
+	FMOVQ 32(R6), F5
+	ADD   R13, R6, R6
+	FMOVQ (R6), F6
+	FMOVQ 16(R6), F7
+	FMOVQ 32(R6), F8
+	ADD   R13, R6, R6
+	FMOVQ (R6), F9
+	FMOVQ 16(R6), F10
+	FMOVQ 32(R6), F11
+	ADD   R13, R6, R6
+	FMOVQ (R6), F12
+	FMOVQ 16(R6), F13
+	FMOVQ 32(R6), F14
+	ADD   R13, R6, R6
+	FMOVQ (R6), F15
+	FMOVQ 16(R6), F16
+	FMOVQ 32(R6), F17
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_25
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F18
+	FMOVD 16(R7), F19
+	WORD  $0x4f929000 // fmul v0.4s, v0.4s, v18.s[0]
+	WORD  $0x4f929021 // fmul v1.4s, v1.4s, v18.s[0]
+	WORD  $0x4f929042 // fmul v2.4s, v2.4s, v18.s[0]
+	WORD  $0x4fb29063 // fmul v3.4s, v3.4s, v18.s[1]
+	WORD  $0x4fb29084 // fmul v4.4s, v4.4s, v18.s[1]
+	WORD  $0x4fb290a5 // fmul v5.4s, v5.4s, v18.s[1]
+	WORD  $0x4f9298c6 // fmul v6.4s, v6.4s, v18.s[2]
+	WORD  $0x4f9298e7 // fmul v7.4s, v7.4s, v18.s[2]
+	WORD  $0x4f929908 // fmul v8.4s, v8.4s, v18.s[2]
+	WORD  $0x4fb29929 // fmul v9.4s, v9.4s, v18.s[3]
+	WORD  $0x4fb2994a // fmul v10.4s, v10.4s, v18.s[3]
+	WORD  $0x4fb2996b // fmul v11.4s, v11.4s, v18.s[3]
+	WORD  $0x4f93918c // fmul v12.4s, v12.4s, v19.s[0]
+	WORD  $0x4f9391ad // fmul v13.4s, v13.4s, v19.s[0]
+	WORD  $0x4f9391ce // fmul v14.4s, v14.4s, v19.s[0]
+	WORD  $0x4fb391ef // fmul v15.4s, v15.4s, v19.s[1]
+	WORD  $0x4fb39210 // fmul v16.4s, v16.4s, v19.s[1]
+	WORD  $0x4fb39231 // fmul v17.4s, v17.4s, v19.s[1]
+
+plain_25:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_28
+	TST  $3, R3
+	BEQ  group_27
+
+step_26:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_30
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_30
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BEQ  passed_29
+
+seen_30:
+	FMOVQ (R5), F18
+	FMOVD 16(R5), F19
+	FMOVQ (R4), F20
+	FMOVQ 16(R4), F21
+	FMOVQ 32(R4), F22
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_31
+	WORD  $0x4f921280 // fmla v0.4s, v20.4s, v18.s[0]
+	WORD  $0x4f9212a1 // fmla v1.4s, v21.4s, v18.s[0]
+	WORD  $0x4f9212c2 // fmla v2.4s, v22.4s, v18.s[0]
+
+skip_31:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_32
+	WORD  $0x4fb21283 // fmla v3.4s, v20.4s, v18.s[1]
+	WORD  $0x4fb212a4 // fmla v4.4s, v21.4s, v18.s[1]
+	WORD  $0x4fb212c5 // fmla v5.4s, v22.4s, v18.s[1]
+
+skip_32:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_33
+	WORD  $0x4f921a86 // fmla v6.4s, v20.4s, v18.s[2]
+	WORD  $0x4f921aa7 // fmla v7.4s, v21.4s, v18.s[2]
+	WORD  $0x4f921ac8 // fmla v8.4s, v22.4s, v18.s[2]
+
+skip_33:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_34
+	WORD  $0x4fb21a89 // fmla v9.4s, v20.4s, v18.s[3]
+	WORD  $0x4fb21aaa // fmla v10.4s, v21.4s, v18.s[3]
+	WORD  $0x4fb21acb // fmla v11.4s, v22.4s, v18.s[3]
+
+skip_34:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_35
+	WORD  $0x4f93128c // fmla v12.4s, v20.4s, v19.s[0]
+	WORD  $0x4f9312ad // fmla v13.4s, v21.4s, v19.s[0]
+	WORD  $0x4f9312ce // fmla v14.4s, v22.4s, v19.s[0]
+
+skip_35:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_36
+	WORD  $0x4fb3128f // fmla v15.4s, v20.4s, v19.s[1]
+	WORD  $0x4fb312b0 // fmla v16.4s, v21.4s, v19.s[1]
+	WORD  $0x4fb312d1 // fmla v17.4s, v22.4s, v19.s[1]
+
+skip_36:
+
+passed_29:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_28
+	TST  $3, R3
+	BNE  step_26
+
+group_27:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_26
+	FMOVQ (R5), F18
+	FMOVD 16(R5), F19
+	ADD   R12, R5, R5
+	FMOVQ (R4), F22
+	FMOVQ 16(R4), F23
+	FMOVQ 32(R4), F24
+	ADD   R11, R4, R4
+	FMOVQ (R4), F25
+	FMOVQ 16(R4), F26
+	FMOVQ 32(R4), F27
+	ADD   R11, R4, R4
+	FMOVQ (R5), F20
+	FMOVD 16(R5), F21
+	ADD   R12, R5, R5
+	WORD  $0x4f9212c0 // fmla v0.4s, v22.4s, v18.s[0]
+	WORD  $0x4fb212c3 // fmla v3.4s, v22.4s, v18.s[1]
+	WORD  $0x4f921ac6 // fmla v6.4s, v22.4s, v18.s[2]
+	WORD  $0x4fb21ac9 // fmla v9.4s, v22.4s, v18.s[3]
+	WORD  $0x4f9312cc // fmla v12.4s, v22.4s, v19.s[0]
+	WORD  $0x4fb312cf // fmla v15.4s, v22.4s, v19.s[1]
+	FMOVQ (R4), F22
+	WORD  $0x4f9212e1 // fmla v1.4s, v23.4s, v18.s[0]
+	WORD  $0x4fb212e4 // fmla v4.4s, v23.4s, v18.s[1]
+	WORD  $0x4f921ae7 // fmla v7.4s, v23.4s, v18.s[2]
+	WORD  $0x4fb21aea // fmla v10.4s, v23.4s, v18.s[3]
+	WORD  $0x4f9312ed // fmla v13.4s, v23.4s, v19.s[0]
+	WORD  $0x4fb312f0 // fmla v16.4s, v23.4s, v19.s[1]
+	FMOVQ 16(R4), F23
+	WORD  $0x4f921302 // fmla v2.4s, v24.4s, v18.s[0]
+	WORD  $0x4fb21305 // fmla v5.4s, v24.4s, v18.s[1]
+	WORD  $0x4f921b08 // fmla v8.4s, v24.4s, v18.s[2]
+	WORD  $0x4fb21b0b // fmla v11.4s, v24.4s, v18.s[3]
+	WORD  $0x4f93130e // fmla v14.4s, v24.4s, v19.s[0]
+	WORD  $0x4fb31311 // fmla v17.4s, v24.4s, v19.s[1]
+	FMOVQ 32(R4), F24
+	ADD   R11, R4, R4
+	FMOVQ (R5), F18
+	FMOVD 16(R5), F19
+	ADD   R12, R5, R5
+	WORD  $0x4f941320 // fmla v0.4s, v25.4s, v20.s[0]
+	WORD  $0x4fb41323 // fmla v3.4s, v25.4s, v20.s[1]
+	WORD  $0x4f941b26 // fmla v6.4s, v25.4s, v20.s[2]
+	WORD  $0x4fb41b29 // fmla v9.4s, v25.4s, v20.s[3]
+	WORD  $0x4f95132c // fmla v12.4s, v25.4s, v21.s[0]
+	WORD  $0x4fb5132f // fmla v15.4s, v25.4s, v21.s[1]
+	FMOVQ (R4), F25
+	WORD  $0x4f941341 // fmla v1.4s, v26.4s, v20.s[0]
+	WORD  $0x4fb41344 // fmla v4.4s, v26.4s, v20.s[1]
+	WORD  $0x4f941b47 // fmla v7.4s, v26.4s, v20.s[2]
+	WORD  $0x4fb41b4a // fmla v10.4s, v26.4s, v20.s[3]
+	WORD  $0x4f95134d // fmla v13.4s, v26.4s, v21.s[0]
+	WORD  $0x4fb51350 // fmla v16.4s, v26.4s, v21.s[1]
+	FMOVQ 16(R4), F26
+	WORD  $0x4f941362 // fmla v2.4s, v27.4s, v20.s[0]
+	WORD  $0x4fb41365 // fmla v5.4s, v27.4s, v20.s[1]
+	WORD  $0x4f941b68 // fmla v8.4s, v27.4s, v20.s[2]
+	WORD  $0x4fb41b6b // fmla v11.4s, v27.4s, v20.s[3]
+	WORD  $0x4f95136e // fmla v14.4s, v27.4s, v21.s[0]
+	WORD  $0x4fb51371 // fmla v17.4s, v27.4s, v21.s[1]
+	FMOVQ 32(R4), F27
+	ADD   R11, R4, R4
+	FMOVQ (R5), F20
+	FMOVD 16(R5), F21
+	ADD   R12, R5, R5
+	WORD  $0x4f9212c0 // fmla v0.4s, v22.4s, v18.s[0]
+	WORD  $0x4fb212c3 // fmla v3.4s, v22.4s, v18.s[1]
+	WORD  $0x4f921ac6 // fmla v6.4s, v22.4s, v18.s[2]
+	WORD  $0x4fb21ac9 // fmla v9.4s, v22.4s, v18.s[3]
+	WORD  $0x4f9312cc // fmla v12.4s, v22.4s, v19.s[0]
+	WORD  $0x4fb312cf // fmla v15.4s, v22.4s, v19.s[1]
+	WORD  $0x4f9212e1 // fmla v1.4s, v23.4s, v18.s[0]
+	WORD  $0x4fb212e4 // fmla v4.4s, v23.4s, v18.s[1]
+	WORD  $0x4f921ae7 // fmla v7.4s, v23.4s, v18.s[2]
+	WORD  $0x4fb21aea // fmla v10.4s, v23.4s, v18.s[3]
+	WORD  $0x4f9312ed // fmla v13.4s, v23.4s, v19.s[0]
+	WORD  $0x4fb312f0 // fmla v16.4s, v23.4s, v19.s[1]
+	WORD  $0x4f921302 // fmla v2.4s, v24.4s, v18.s[0]
+	WORD  $0x4fb21305 // fmla v5.4s, v24.4s, v18.s[1]
+	WORD  $0x4f921b08 // fmla v8.4s, v24.4s, v18.s[2]
+	WORD  $0x4fb21b0b // fmla v11.4s, v24.4s, v18.s[3]
+	WORD  $0x4f93130e // fmla v14.4s, v24.4s, v19.s[0]
+	WORD  $0x4fb31311 // fmla v17.4s, v24.4s, v19.s[1]
+	WORD  $0x4f941320 // fmla v0.4s, v25.4s, v20.s[0]
+	WORD  $0x4fb41323 // fmla v3.4s, v25.4s, v20.s[1]
+	WORD  $0x4f941b26 // fmla v6.4s, v25.4s, v20.s[2]
+	WORD  $0x4fb41b29 // fmla v9.4s, v25.4s, v20.s[3]
+	WORD  $0x4f95132c // fmla v12.4s, v25.4s, v21.s[0]
+	WORD  $0x4fb5132f // fmla v15.4s, v25.4s, v21.s[1]
+	WORD  $0x4f941341 // fmla v1.4s, v26.4s, v20.s[0]
+	WORD  $0x4fb41344 // fmla v4.4s, v26.4s, v20.s[1]
+	WORD  $0x4f941b47 // fmla v7.4s, v26.4s, v20.s[2]
+	WORD  $0x4fb41b4a // fmla v10.4s, v26.4s, v20.s[3]
+	WORD  $0x4f95134d // fmla v13.4s, v26.4s, v21.s[0]
+	WORD  $0x4fb51350 // fmla v16.4s, v26.4s, v21.s[1]
+	WORD  $0x4f941362 // fmla v2.4s, v27.4s, v20.s[0]
+	WORD  $0x4fb41365 // fmla v5.4s, v27.4s, v20.s[1]
+	WORD  $0x4f941b68 // fmla v8.4s, v27.4s, v20.s[2]
+	WORD  $0x4fb41b6b // fmla v11.4s, v27.4s, v20.s[3]
+	WORD  $0x4f95136e // fmla v14.4s, v27.4s, v21.s[0]
+	WORD  $0x4fb51371 // fmla v17.4s, v27.4s, v21.s[1]
+	SUBS  $4, R3, R3
+	BNE   group_27
+
+keys_end_28:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	FMOVQ F2, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F3, (R1)
+	FMOVQ F4, 16(R1)
+	FMOVQ F5, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F6, (R1)
+	FMOVQ F7, 16(R1)
+	FMOVQ F8, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F9, (R1)
+	FMOVQ F10, 16(R1)
+	FMOVQ F11, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F12, (R1)
+	FMOVQ F13, 16(R1)
+	FMOVQ F14, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F15, (R1)
+	FMOVQ F16, 16(R1)
+	FMOVQ F17, 32(R1)
+	ADD   R13, R1, R1
+	ADD   $24, R0, R0
+	SUB   $6, R2, R2
+	JMP   rows_3
+
+tile_7:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	FMOVQ 32(R6), F2
+	ADD   R13, R6, R6
+	FMOVQ (R6), F3
+	FMOVQ 16(R6), F4
+	FMOVQ 32(R6), F5
+	ADD   R13, R6, R6
+	FMOVQ (R6), F6
+	FMOVQ 16(R6), F7
+	FMOVQ 32(R6), F8
+	ADD   R13, R6, R6
+	FMOVQ (R6), F9
+	FMOVQ 16(R6), F10
+	FMOVQ 32(R6), F11
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_37
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F12
+	WORD  $0x4f8c9000 // fmul v0.4s, v0.4s, v12.s[0]
+	WORD  $0x4f8c9021 // fmul v1.4s, v1.4s, v12.s[0]
+	WORD  $0x4f8c9042 // fmul v2.4s, v2.4s, v12.s[0]
+	WORD  $0x4fac9063 // fmul v3.4s, v3.4s, v12.s[1]
+	WORD  $0x4fac9084 // fmul v4.4s, v4.4s, v12.s[1]
+	WORD  $0x4fac90a5 // fmul v5.4s, v5.4s, v12.s[1]
+	WORD  $0x4f8c98c6 // fmul v6.4s, v6.4s, v12.s[2]
+	WORD  $0x4f8c98e7 // fmul v7.4s, v7.4s, v12.s[2]
+	WORD  $0x4f8c9908 // fmul v8.4s, v8.4s, v12.s[2]
+	WORD  $0x4fac9929 // fmul v9.4s, v9.4s, v12.s[3]
+	WORD  $0x4fac994a // fmul v10.4s, v10.4s, v12.s[3]
+	WORD  $0x4fac996b // fmul v11.4s, v11.4s, v12.s[3]
+
+plain_37:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_40
+	TST  $3, R3
+	BEQ  group_39
+
+step_38:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_42
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BEQ  passed_41
+
+seen_42:
+	FMOVQ (R5), F12
+	FMOVQ (R4), F13
+	FMOVQ 16(R4), F14
+	FMOVQ 32(R4), F15
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_43
+	WORD  $0x4f8c11a0 // fmla v0.4s, v13.4s, v12.s[0]
+	WORD  $0x4f8c11c1 // fmla v1.4s, v14.4s, v12.s[0]
+	WORD  $0x4f8c11e2 // fmla v2.4s, v15.4s, v12.s[0]
+
+skip_43:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_44
+	WORD  $0x4fac11a3 // fmla v3.4s, v13.4s, v12.s[1]
+	WORD  $0x4fac11c4 // fmla v4.4s, v14.4s, v12.s[1]
+	WORD  $0x4fac11e5 // fmla v5.4s, v15.4s, v12.s[1]
+
+skip_44:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_45
+	WORD  $0x4f8c19a6 // fmla v6.4s, v13.4s, v12.s[2]
+	WORD  $0x4f8c19c7 // fmla v7.4s, v14.4s, v12.s[2]
+	WORD  $0x4f8c19e8 // fmla v8.4s, v15.4s, v12.s[2]
+
+skip_45:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_46
+	WORD  $0x4fac19a9 // fmla v9.4s, v13.4s, v12.s[3]
+	WORD  $0x4fac19ca // fmla v10.4s, v14.4s, v12.s[3]
+	WORD  $0x4fac19eb // fmla v11.4s, v15.4s, v12.s[3]
+
+skip_46:
+
+passed_41:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_40
+	TST  $3, R3
+	BNE  step_38
+
+group_39:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_38
+	FMOVQ (R5), F12
+	ADD   R12, R5, R5
+	FMOVQ (R4), F14
+	FMOVQ 16(R4), F15
+	FMOVQ 32(R4), F16
+	ADD   R11, R4, R4
+	FMOVQ (R4), F17
+	FMOVQ 16(R4), F18
+	FMOVQ 32(R4), F19
+	ADD   R11, R4, R4
+	FMOVQ (R5), F13
+	ADD   R12, R5, R5
+	WORD  $0x4f8c11c0 // fmla v0.4s, v14.4s, v12.s[0]
+	WORD  $0x4fac11c3 // fmla v3.4s, v14.4s, v12.s[1]
+	WORD  $0x4f8c19c6 // fmla v6.4s, v14.4s, v12.s[2]
+	WORD  $0x4fac19c9 // fmla v9.4s, v14.4s, v12.s[3]
+	FMOVQ (R4), F14
+	WORD  $0x4f8c11e1 // fmla v1.4s, v15.4s, v12.s[0]
+	WORD  $0x4fac11e4 // fmla v4.4s, v15.4s, v12.s[1]
+	WORD  $0x4f8c19e7 // fmla v7.4s, v15.4s, v12.s[2]
+	WORD  $0x4fac19ea // fmla v10.4s, v15.4s, v12.s[3]
+	FMOVQ 16(R4), F15
+	WORD  $0x4f8c1202 // fmla v2.4s, v16.4s, v12.s[0]
+	WORD  $0x4fac1205 // fmla v5.4s, v16.4s, v12.s[1]
+	WORD  $0x4f8c1a08 // fmla v8.4s, v16.4s, v12.s[2]
+	WORD  $0x4fac1a0b // fmla v11.4s, v16.4s, v12.s[3]
+	FMOVQ 32(R4), F16
+	ADD   R11, R4, R4
+	FMOVQ (R5), F12
+	ADD   R12, R5, R5
+	WORD  $0x4f8d1220 // fmla v0.4s, v17.4s, v13.s[0]
+	WORD  $0x4fad1223 // fmla v3.4s, v17.4s, v13.s[1]
+	WORD  $0x4f8d1a26 // fmla v6.4s, v17.4s, v13.s[2]
+	WORD  $0x4fad1a29 // fmla v9.4s, v17.4s, v13.s[3]
+	FMOVQ (R4), F17
+	WORD  $0x4f8d1241 // fmla v1.4s, v18.4s, v13.s[0]
+	WORD  $0x4fad1244 // fmla v4.4s, v18.4s, v13.s[1]
+	WORD  $0x4f8d1a47 // fmla v7.4s, v18.4s, v13.s[2]
+	WORD  $0x4fad1a4a // fmla v10.4s, v18.4s, v13.s[3]
+	FMOVQ 16(R4), F18
+	WORD  $0x4f8d1262 // fmla v2.4s, v19.4s, v13.s[0]
+	WORD  $0x4fad1265 // fmla v5.4s, v19.4s, v13.s[1]
+	WORD  $0x4f8d1a68 // fmla v8.4s, v19.4s, v13.s[2]
+	WORD  $0x4fad1a6b // fmla v11.4s, v19.4s, v13.s[3]
+	FMOVQ 32(R4), F19
+	ADD   R11, R4, R4
+	FMOVQ (R5), F13
+	ADD   R12, R5, R5
+	WORD  $0x4f8c11c0 // fmla v0.4s, v14.4s, v12.s[0]
+	WORD  $0x4fac11c3 // fmla v3.4s, v14.4s, v12.s[1]
+	WORD  $0x4f8c19c6 // fmla v6.4s, v14.4s, v12.s[2]
+	WORD  $0x4fac19c9 // fmla v9.4s, v14.4s, v12.s[3]
+	WORD  $0x4f8c11e1 // fmla v1.4s, v15.4s, v12.s[0]
+	WORD  $0x4fac11e4 // fmla v4.4s, v15.4s, v12.s[1]
+	WORD  $0x4f8c19e7 // fmla v7.4s, v15.4s, v12.s[2]
+	WORD  $0x4fac19ea // fmla v10.4s, v15.4s, v12.s[3]
+	WORD  $0x4f8c1202 // fmla v2.4s, v16.4s, v12.s[0]
+	WORD  $0x4fac1205 // fmla v5.4s, v16.4s, v12.s[1]
+	WORD  $0x4f8c1a08 // fmla v8.4s, v16.4s, v12.s[2]
+	WORD  $0x4fac1a0b // fmla v11.4s, v16.4s, v12.s[3]
+	WORD  $0x4f8d1220 // fmla v0.4s, v17.4s, v13.s[0]
+	WORD  $0x4fad1223 // fmla v3.4s, v17.4s, v13.s[1]
+	WORD  $0x4f8d1a26 // fmla v6.4s, v17.4s, v13.s[2]
+	WORD  $0x4fad1a29 // fmla v9.4s, v17.4s, v13.s[3]
+	WORD  $0x4f8d1241 // fmla v1.4s, v18.4s, v13.s[0]
+	WORD  $0x4fad1244 // fmla v4.4s, v18.4s, v13.s[1]
+	WORD  $0x4f8d1a47 // fmla v7.4s, v18.4s, v13.s[2]
+	WORD  $0x4fad1a4a // fmla v10.4s, v18.4s, v13.s[3]
+	WORD  $0x4f8d1262 // fmla v2.4s, v19.4s, v13.s[0]
+	WORD  $0x4fad1265 // fmla v5.4s, v19.4s, v13.s[1]
+	WORD  $0x4f8d1a68 // fmla v8.4s, v19.4s, v13.s[2]
+	WORD  $0x4fad1a6b // fmla v11.4s, v19.4s, v13.s[3]
+	SUBS  $4, R3, R3
+	BNE   group_39
+
+keys_end_40:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	FMOVQ F2, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F3, (R1)
+	FMOVQ F4, 16(R1)
+	FMOVQ F5, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F6, (R1)
+	FMOVQ F7, 16(R1)
+	FMOVQ F8, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F9, (R1)
+	FMOVQ F10, 16(R1)
+	FMOVQ F11, 32(R1)
+	ADD   R13, R1, R1
+	ADD   $16, R0, R0
+	SUB   $4, R2, R2
+	JMP   rows_3
+
+tile_8:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	FMOVQ 32(R6), F2
+	ADD   R13, R6, R6
+	FMOVQ (R6), F3
+	FMOVQ 16(R6), F4
+	FMOVQ 32(R6), F5
+	ADD   R13, R6, R6
+	FMOVQ (R6), F6
+	FMOVQ 16(R6), F7
+	FMOVQ 32(R6), F8
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_47
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F9
+	FMOVS 8(R7), F10
+	WORD  $0x4f899000 // fmul v0.4s, v0.4s, v9.s[0]
+	WORD  $0x4f899021 // fmul v1.4s, v1.4s, v9.s[0]
+	WORD  $0x4f899042 // fmul v2.4s, v2.4s, v9.s[0]
+	WORD  $0x4fa99063 // fmul v3.4s, v3.4s, v9.s[1]
+	WORD  $0x4fa99084 // fmul v4.4s, v4.4s, v9.s[1]
+	WORD  $0x4fa990a5 // fmul v5.4s, v5.4s, v9.s[1]
+	WORD  $0x4f8a90c6 // fmul v6.4s, v6.4s, v10.s[0]
+	WORD  $0x4f8a90e7 // fmul v7.4s, v7.4s, v10.s[0]
+	WORD  $0x4f8a9108 // fmul v8.4s, v8.4s, v10.s[0]
+
+plain_47:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_50
+	TST  $3, R3
+	BEQ  group_49
+
+step_48:
+	MOVD  (R5), R7
+	CMP   R14, R7
+	BNE   seen_52
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   passed_51
+
+seen_52:
+	FMOVD (R5), F9
+	FMOVS 8(R5), F10
+	FMOVQ (R4), F11
+	FMOVQ 16(R4), F12
+	FMOVQ 32(R4), F13
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_53
+	WORD  $0x4f891160 // fmla v0.4s, v11.4s, v9.s[0]
+	WORD  $0x4f891181 // fmla v1.4s, v12.4s, v9.s[0]
+	WORD  $0x4f8911a2 // fmla v2.4s, v13.4s, v9.s[0]
+
+skip_53:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_54
+	WORD  $0x4fa91163 // fmla v3.4s, v11.4s, v9.s[1]
+	WORD  $0x4fa91184 // fmla v4.4s, v12.4s, v9.s[1]
+	WORD  $0x4fa911a5 // fmla v5.4s, v13.4s, v9.s[1]
+
+skip_54:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_55
+	WORD  $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
+	WORD  $0x4f8a1187 // fmla v7.4s, v12.4s, v10.s[0]
+	WORD  $0x4f8a11a8 // fmla v8.4s, v13.4s, v10.s[0]
+
+skip_55:
+
+passed_51:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_50
+	TST  $3, R3
+	BNE  step_48
+
+group_49:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	MOVWU 8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVWU 8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVWU 8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVWU 8(R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_48
+	FMOVD (R5), F9
+	FMOVS 8(R5), F10
+	ADD   R12, R5, R5
+	FMOVQ (R4), F13
+	FMOVQ 16(R4), F14
+	FMOVQ 32(R4), F15
+	ADD   R11, R4, R4
+	FMOVQ (R4), F16
+	FMOVQ 16(R4), F17
+	FMOVQ 32(R4), F18
+	ADD   R11, R4, R4
+	FMOVD (R5), F11
+	FMOVS 8(R5), F12
+	ADD   R12, R5, R5
+	WORD  $0x4f8911a0 // fmla v0.4s, v13.4s, v9.s[0]
+	WORD  $0x4fa911a3 // fmla v3.4s, v13.4s, v9.s[1]
+	WORD  $0x4f8a11a6 // fmla v6.4s, v13.4s, v10.s[0]
+	FMOVQ (R4), F13
+	WORD  $0x4f8911c1 // fmla v1.4s, v14.4s, v9.s[0]
+	WORD  $0x4fa911c4 // fmla v4.4s, v14.4s, v9.s[1]
+	WORD  $0x4f8a11c7 // fmla v7.4s, v14.4s, v10.s[0]
+	FMOVQ 16(R4), F14
+	WORD  $0x4f8911e2 // fmla v2.4s, v15.4s, v9.s[0]
+	WORD  $0x4fa911e5 // fmla v5.4s, v15.4s, v9.s[1]
+	WORD  $0x4f8a11e8 // fmla v8.4s, v15.4s, v10.s[0]
+	FMOVQ 32(R4), F15
+	ADD   R11, R4, R4
+	FMOVD (R5), F9
+	FMOVS 8(R5), F10
+	ADD   R12, R5, R5
+	WORD  $0x4f8b1200 // fmla v0.4s, v16.4s, v11.s[0]
+	WORD  $0x4fab1203 // fmla v3.4s, v16.4s, v11.s[1]
+	WORD  $0x4f8c1206 // fmla v6.4s, v16.4s, v12.s[0]
+	FMOVQ (R4), F16
+	WORD  $0x4f8b1221 // fmla v1.4s, v17.4s, v11.s[0]
+	WORD  $0x4fab1224 // fmla v4.4s, v17.4s, v11.s[1]
+	WORD  $0x4f8c1227 // fmla v7.4s, v17.4s, v12.s[0]
+	FMOVQ 16(R4), F17
+	WORD  $0x4f8b1242 // fmla v2.4s, v18.4s, v11.s[0]
+	WORD  $0x4fab1245 // fmla v5.4s, v18.4s, v11.s[1]
+	WORD  $0x4f8c1248 // fmla v8.4s, v18.4s, v12.s[0]
+	FMOVQ 32(R4), F18
+	ADD   R11, R4, R4
+	FMOVD (R5), F11
+	FMOVS 8(R5), F12
+	ADD   R12, R5, R5
+	WORD  $0x4f8911a0 // fmla v0.4s, v13.4s, v9.s[0]
+	WORD  $0x4fa911a3 // fmla v3.4s, v13.4s, v9.s[1]
+	WORD  $0x4f8a11a6 // fmla v6.4s, v13.4s, v10.s[0]
+	WORD  $0x4f8911c1 // fmla v1.4s, v14.4s, v9.s[0]
+	WORD  $0x4fa911c4 // fmla v4.4s, v14.4s, v9.s[1]
+	WORD  $0x4f8a11c7 // fmla v7.4s, v14.4s, v10.s[0]
+	WORD  $0x4f8911e2 // fmla v2.4s, v15.4s, v9.s[0]
+	WORD  $0x4fa911e5 // fmla v5.4s, v15.4s, v9.s[1]
+	WORD  $0x4f8a11e8 // fmla v8.4s, v15.4s, v10.s[0]
+	WORD  $0x4f8b1200 // fmla v0.4s, v16.4s, v11.s[0]
+	WORD  $0x4fab1203 // fmla v3.4s, v16.4s, v11.s[1]
+	WORD  $0x4f8c1206 // fmla v6.4s, v16.4s, v12.s[0]
+	WORD  $0x4f8b1221 // fmla v1.4s, v17.4s, v11.s[0]
+	WORD  $0x4fab1224 // fmla v4.4s, v17.4s, v11.s[1]
+	WORD  $0x4f8c1227 // fmla v7.4s, v17.4s, v12.s[0]
+	WORD  $0x4f8b1242 // fmla v2.4s, v18.4s, v11.s[0]
+	WORD  $0x4fab1245 // fmla v5.4s, v18.4s, v11.s[1]
+	WORD  $0x4f8c1248 // fmla v8.4s, v18.4s, v12.s[0]
+	SUBS  $4, R3, R3
+	BNE   group_49
+
+keys_end_50:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	FMOVQ F2, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F3, (R1)
+	FMOVQ F4, 16(R1)
+	FMOVQ F5, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F6, (R1)
+	FMOVQ F7, 16(R1)
+	FMOVQ F8, 32(R1)
+	ADD   R13, R1, R1
+	ADD   $12, R0, R0
+	SUB   $3, R2, R2
+	JMP   rows_3
+
+tile_9:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	FMOVQ 32(R6), F2
+	ADD   R13, R6, R6
+	FMOVQ (R6), F3
+	FMOVQ 16(R6), F4
+	FMOVQ 32(R6), F5
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_56
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F6
+	WORD  $0x4f869000 // fmul v0.4s, v0.4s, v6.s[0]
+	WORD  $0x4f869021 // fmul v1.4s, v1.4s, v6.s[0]
+	WORD  $0x4f869042 // fmul v2.4s, v2.4s, v6.s[0]
+	WORD  $0x4fa69063 // fmul v3.4s, v3.4s, v6.s[1]
+	WORD  $0x4fa69084 // fmul v4.4s, v4.4s, v6.s[1]
+	WORD  $0x4fa690a5 // fmul v5.4s, v5.4s, v6.s[1]
+
+plain_56:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_59
+	TST  $3, R3
+	BEQ  group_58
+
+step_57:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BEQ  passed_60
+
+seen_61:
+	FMOVD (R5), F6
+	FMOVQ (R4), F7
+	FMOVQ 16(R4), F8
+	FMOVQ 32(R4), F9
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_62
+	WORD  $0x4f8610e0 // fmla v0.4s, v7.4s, v6.s[0]
+	WORD  $0x4f861101 // fmla v1.4s, v8.4s, v6.s[0]
+	WORD  $0x4f861122 // fmla v2.4s, v9.4s, v6.s[0]
+
+skip_62:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_63
+	WORD  $0x4fa610e3 // fmla v3.4s, v7.4s, v6.s[1]
+	WORD  $0x4fa61104 // fmla v4.4s, v8.4s, v6.s[1]
+	WORD  $0x4fa61125 // fmla v5.4s, v9.4s, v6.s[1]
+
+skip_63:
+
+passed_60:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_59
+	TST  $3, R3
+	BNE  step_57
+
+group_58:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_57
+	FMOVD (R5), F6
+	ADD   R12, R5, R5
+	FMOVQ (R4), F8
+	FMOVQ 16(R4), F9
+	FMOVQ 32(R4), F10
+	ADD   R11, R4, R4
+	FMOVQ (R4), F11
+	FMOVQ 16(R4), F12
+	FMOVQ 32(R4), F13
+	ADD   R11, R4, R4
+	FMOVD (R5), F7
+	ADD   R12, R5, R5
+	WORD  $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
+	WORD  $0x4fa61103 // fmla v3.4s, v8.4s, v6.s[1]
+	FMOVQ (R4), F8
+	WORD  $0x4f861121 // fmla v1.4s, v9.4s, v6.s[0]
+	WORD  $0x4fa61124 // fmla v4.4s, v9.4s, v6.s[1]
+	FMOVQ 16(R4), F9
+	WORD  $0x4f861142 // fmla v2.4s, v10.4s, v6.s[0]
+	WORD  $0x4fa61145 // fmla v5.4s, v10.4s, v6.s[1]
+	FMOVQ 32(R4), F10
+	ADD   R11, R4, R4
+	FMOVD (R5), F6
+	ADD   R12, R5, R5
+	WORD  $0x4f871160 // fmla v0.4s, v11.4s, v7.s[0]
+	WORD  $0x4fa71163 // fmla v3.4s, v11.4s, v7.s[1]
+	FMOVQ (R4), F11
+	WORD  $0x4f871181 // fmla v1.4s, v12.4s, v7.s[0]
+	WORD  $0x4fa71184 // fmla v4.4s, v12.4s, v7.s[1]
+	FMOVQ 16(R4), F12
+	WORD  $0x4f8711a2 // fmla v2.4s, v13.4s, v7.s[0]
+	WORD  $0x4fa711a5 // fmla v5.4s, v13.4s, v7.s[1]
+	FMOVQ 32(R4), F13
+	ADD   R11, R4, R4
+	FMOVD (R5), F7
+	ADD   R12, R5, R5
+	WORD  $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
+	WORD  $0x4fa61103 // fmla v3.4s, v8.4s, v6.s[1]
+	WORD  $0x4f861121 // fmla v1.4s, v9.4s, v6.s[0]
+	WORD  $0x4fa61124 // fmla v4.4s, v9.4s, v6.s[1]
+	WORD  $0x4f861142 // fmla v2.4s, v10.4s, v6.s[0]
+	WORD  $0x4fa61145 // fmla v5.4s, v10.4s, v6.s[1]
+	WORD  $0x4f871160 // fmla v0.4s, v11.4s, v7.s[0]
+	WORD  $0x4fa71163 // fmla v3.4s, v11.4s, v7.s[1]
+	WORD  $0x4f871181 // fmla v1.4s, v12.4s, v7.s[0]
+	WORD  $0x4fa71184 // fmla v4.4s, v12.4s, v7.s[1]
+	WORD  $0x4f8711a2 // fmla v2.4s, v13.4s, v7.s[0]
+	WORD  $0x4fa711a5 // fmla v5.4s, v13.4s, v7.s[1]
+	SUBS  $4, R3, R3
+	BNE   group_58
+
+keys_end_59:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	FMOVQ F2, 32(R1)
+	ADD   R13, R1, R1
+	FMOVQ F3, (R1)
+	FMOVQ F4, 16(R1)
+	FMOVQ F5, 32(R1)
+	ADD   R13, R1, R1
+	ADD   $8, R0, R0
+	SUB   $2, R2, R2
+	JMP   rows_3
+
+tile_10:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	FMOVQ 32(R6), F2
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_64
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVS (R7), F3
+	WORD  $0x4f839000 // fmul v0.4s, v0.4s, v3.s[0]
+	WORD  $0x4f839021 // fmul v1.4s, v1.4s, v3.s[0]
+	WORD  $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+
+plain_64:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_67
+	TST  $3, R3
+	BEQ  group_66
+
+step_65:
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   passed_68
+
+seen_69:
+	FMOVS (R5), F3
+	FMOVQ (R4), F4
+	FMOVQ 16(R4), F5
+	FMOVQ 32(R4), F6
+	WORD  $0x4f831080 // fmla v0.4s, v4.4s, v3.s[0]
+	WORD  $0x4f8310a1 // fmla v1.4s, v5.4s, v3.s[0]
+	WORD  $0x4f8310c2 // fmla v2.4s, v6.4s, v3.s[0]
+
+skip_70:
+
+passed_68:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_67
+	TST  $3, R3
+	BNE  step_65
+
+group_66:
+	MOVD  R5, R6
+	MOVWU (R6), R8
+	ADD   R12, R6, R6
+	MOVWU (R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVWU (R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVWU (R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_65
+	FMOVS (R5), F3
+	ADD   R12, R5, R5
+	FMOVQ (R4), F5
+	FMOVQ 16(R4), F6
+	FMOVQ 32(R4), F7
+	ADD   R11, R4, R4
+	FMOVQ (R4), F8
+	FMOVQ 16(R4), F9
+	FMOVQ 32(R4), F10
+	ADD   R11, R4, R4
+	FMOVS (R5), F4
+	ADD   R12, R5, R5
+	WORD  $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
+	FMOVQ (R4), F5
+	WORD  $0x4f8310c1 // fmla v1.4s, v6.4s, v3.s[0]
+	FMOVQ 16(R4), F6
+	WORD  $0x4f8310e2 // fmla v2.4s, v7.4s, v3.s[0]
+	FMOVQ 32(R4), F7
+	ADD   R11, R4, R4
+	FMOVS (R5), F3
+	ADD   R12, R5, R5
+	WORD  $0x4f841100 // fmla v0.4s, v8.4s, v4.s[0]
+	FMOVQ (R4), F8
+	WORD  $0x4f841121 // fmla v1.4s, v9.4s, v4.s[0]
+	FMOVQ 16(R4), F9
+	WORD  $0x4f841142 // fmla v2.4s, v10.4s, v4.s[0]
+	FMOVQ 32(R4), F10
+	ADD   R11, R4, R4
+	FMOVS (R5), F4
+	ADD   R12, R5, R5
+	WORD  $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
+	WORD  $0x4f8310c1 // fmla v1.4s, v6.4s, v3.s[0]
+	WORD  $0x4f8310e2 // fmla v2.4s, v7.4s, v3.s[0]
+	WORD  $0x4f841100 // fmla v0.4s, v8.4s, v4.s[0]
+	WORD  $0x4f841121 // fmla v1.4s, v9.4s, v4.s[0]
+	WORD  $0x4f841142 // fmla v2.4s, v10.4s, v4.s[0]
+	SUBS  $4, R3, R3
+	BNE   group_66
+
+keys_end_67:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	FMOVQ F2, 32(R1)
+	ADD   R13, R1, R1
+	ADD   $4, R0, R0
+	SUB   $1, R2, R2
+	JMP   rows_3
+
+rows_end_4:
+	ADD $48, R9, R9
+	SUB $12, R10, R10
+	JMP strip_1
+
+strip_end_2:
+
+strip_71:
+	CMP  $8, R10
+	BLT  strip_end_72
+	MOVD o_base+0(FP), R1
+	MOVD cols+136(FP), R7
+	SUB  R10, R7, R7
+	ADD  R7<<2, R1, R1
+	MOVD p_base+32(FP), R0
+	MOVD n+128(FP), R2
+
+rows_73:
+	CMP $10, R2
+	BGT tile_75
+	CMP $8, R2
+	BGT tile_76
+	CMP $7, R2
+	BGT tile_75
+	CMP $6, R2
+	BGT tile_77
+	CMP $5, R2
+	BGT tile_76
+	CMP $4, R2
+	BGT tile_78
+	CMP $3, R2
+	BGT tile_77
+	CMP $2, R2
+	BGT tile_78
+	CMP $1, R2
+	BGT tile_79
+	CMP $0, R2
+	BGT tile_80
+	JMP rows_end_74
+
+tile_75:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	FMOVQ 16(R6), F3
+	ADD   R13, R6, R6
+	FMOVQ (R6), F4
+	FMOVQ 16(R6), F5
+	ADD   R13, R6, R6
+	FMOVQ (R6), F6
+	FMOVQ 16(R6), F7
+	ADD   R13, R6, R6
+	FMOVQ (R6), F8
+	FMOVQ 16(R6), F9
+	ADD   R13, R6, R6
+	FMOVQ (R6), F10
+	FMOVQ 16(R6), F11
+	ADD   R13, R6, R6
+	FMOVQ (R6), F12
+	FMOVQ 16(R6), F13
+	ADD   R13, R6, R6
+	FMOVQ (R6), F14
+	FMOVQ 16(R6), F15
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_81
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F16
+	FMOVQ 16(R7), F17
+	WORD  $0x4f909000 // fmul v0.4s, v0.4s, v16.s[0]
+	WORD  $0x4f909021 // fmul v1.4s, v1.4s, v16.s[0]
+	WORD  $0x4fb09042 // fmul v2.4s, v2.4s, v16.s[1]
+	WORD  $0x4fb09063 // fmul v3.4s, v3.4s, v16.s[1]
+	WORD  $0x4f909884 // fmul v4.4s, v4.4s, v16.s[2]
+	WORD  $0x4f9098a5 // fmul v5.4s, v5.4s, v16.s[2]
+	WORD  $0x4fb098c6 // fmul v6.4s, v6.4s, v16.s[3]
+	WORD  $0x4fb098e7 // fmul v7.4s, v7.4s, v16.s[3]
+	WORD  $0x4f919108 // fmul v8.4s, v8.4s, v17.s[0]
+	WORD  $0x4f919129 // fmul v9.4s, v9.4s, v17.s[0]
+	WORD  $0x4fb1914a // fmul v10.4s, v10.4s, v17.s[1]
+	WORD  $0x4fb1916b // fmul v11.4s, v11.4s, v17.s[1]
+	WORD  $0x4f91998c // fmul v12.4s, v12.4s, v17.s[2]
+	WORD  $0x4f9199ad // fmul v13.4s, v13.4s, v17.s[2]
+	WORD  $0x4fb199ce // fmul v14.4s, v14.4s, v17.s[3]
+	WORD  $0x4fb199ef // fmul v15.4s, v15.4s, v17.s[3]
+
+plain_81:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_84
+	TST  $3, R3
+	BEQ  group_83
+
+step_82:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_86
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_86
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BNE  seen_86
+	MOVD 24(R5), R7
+	CMP  R14, R7
+	BEQ  passed_85
+
+seen_86:
+	FMOVQ (R5), F16
+	FMOVQ 16(R5), F17
+	FMOVQ (R4), F18
+	FMOVQ 16(R4), F19
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_87
+	WORD  $0x4f901240 // fmla v0.4s, v18.4s, v16.s[0]
+	WORD  $0x4f901261 // fmla v1.4s, v19.4s, v16.s[0]
+
+skip_87:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_88
+	WORD  $0x4fb01242 // fmla v2.4s, v18.4s, v16.s[1]
+	WORD  $0x4fb01263 // fmla v3.4s, v19.4s, v16.s[1]
+
+skip_88:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_89
+	WORD  $0x4f901a44 // fmla v4.4s, v18.4s, v16.s[2]
+	WORD  $0x4f901a65 // fmla v5.4s, v19.4s, v16.s[2]
+
+skip_89:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_90
+	WORD  $0x4fb01a46 // fmla v6.4s, v18.4s, v16.s[3]
+	WORD  $0x4fb01a67 // fmla v7.4s, v19.4s, v16.s[3]
+
+skip_90:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_91
+	WORD  $0x4f911248 // fmla v8.4s, v18.4s, v17.s[0]
+	WORD  $0x4f911269 // fmla v9.4s, v19.4s, v17.s[0]
+
+skip_91:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_92
+	WORD  $0x4fb1124a // fmla v10.4s, v18.4s, v17.s[1]
+	WORD  $0x4fb1126b // fmla v11.4s, v19.4s, v17.s[1]
+
+skip_92:
+	MOVWU 24(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_93
+	WORD  $0x4f911a4c // fmla v12.4s, v18.4s, v17.s[2]
+	WORD  $0x4f911a6d // fmla v13.4s, v19.4s, v17.s[2]
+
+skip_93:
+	MOVWU 28(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_94
+	WORD  $0x4fb11a4e // fmla v14.4s, v18.4s, v17.s[3]
+	WORD  $0x4fb11a6f // fmla v15.4s, v19.4s, v17.s[3]
+
+skip_94:
+
+passed_85:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_84
+	TST  $3, R3
+	BNE  step_82
+
+group_83:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	MOVD  24(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	MOVD  24(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	MOVD  24(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	MOVD  24(R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_82
+	FMOVQ (R5), F16
+	FMOVQ 16(R5), F17
+	ADD   R12, R5, R5
+	FMOVQ (R4), F20
+	FMOVQ 16(R4), F21
+	ADD   R11, R4, R4
+	FMOVQ (R4), F22
+	FMOVQ 16(R4), F23
+	ADD   R11, R4, R4
+	FMOVQ (R5), F18
+	FMOVQ 16(R5), F19
+	ADD   R12, R5, R5
+	WORD  $0x4f901280 // fmla v0.4s, v20.4s, v16.s[0]
+	WORD  $0x4fb01282 // fmla v2.4s, v20.4s, v16.s[1]
+	WORD  $0x4f901a84 // fmla v4.4s, v20.4s, v16.s[2]
+	WORD  $0x4fb01a86 // fmla v6.4s, v20.4s, v16.s[3]
+	WORD  $0x4f911288 // fmla v8.4s, v20.4s, v17.s[0]
+	WORD  $0x4fb1128a // fmla v10.4s, v20.4s, v17.s[1]
+	WORD  $0x4f911a8c // fmla v12.4s, v20.4s, v17.s[2]
+	WORD  $0x4fb11a8e // fmla v14.4s, v20.4s, v17.s[3]
+	FMOVQ (R4), F20
+	WORD  $0x4f9012a1 // fmla v1.4s, v21.4s, v16.s[0]
+	WORD  $0x4fb012a3 // fmla v3.4s, v21.4s, v16.s[1]
+	WORD  $0x4f901aa5 // fmla v5.4s, v21.4s, v16.s[2]
+	WORD  $0x4fb01aa7 // fmla v7.4s, v21.4s, v16.s[3]
+	WORD  $0x4f9112a9 // fmla v9.4s, v21.4s, v17.s[0]
+	WORD  $0x4fb112ab // fmla v11.4s, v21.4s, v17.s[1]
+	WORD  $0x4f911aad // fmla v13.4s, v21.4s, v17.s[2]
+	WORD  $0x4fb11aaf // fmla v15.4s, v21.4s, v17.s[3]
+	FMOVQ 16(R4), F21
+	ADD   R11, R4, R4
+	FMOVQ (R5), F16
+	FMOVQ 16(R5), F17
+	ADD   R12, R5, R5
+	WORD  $0x4f9212c0 // fmla v0.4s, v22.4s, v18.s[0]
+	WORD  $0x4fb212c2 // fmla v2.4s, v22.4s, v18.s[1]
+	WORD  $0x4f921ac4 // fmla v4.4s, v22.4s, v18.s[2]
+	WORD  $0x4fb21ac6 // fmla v6.4s, v22.4s, v18.s[3]
+	WORD  $0x4f9312c8 // fmla v8.4s, v22.4s, v19.s[0]
+	WORD  $0x4fb312ca // fmla v10.4s, v22.4s, v19.s[1]
+	WORD  $0x4f931acc // fmla v12.4s, v22.4s, v19.s[2]
+	WORD  $0x4fb31ace // fmla v14.4s, v22.4s, v19.s[3]
+	FMOVQ (R4), F22
+	WORD  $0x4f9212e1 // fmla v1.4s, v23.4s, v18.s[0]
+	WORD  $0x4fb212e3 // fmla v3.4s, v23.4s, v18.s[1]
+	WORD  $0x4f921ae5 // fmla v5.4s, v23.4s, v18.s[2]
+	WORD  $0x4fb21ae7 // fmla v7.4s, v23.4s, v18.s[3]
+	WORD  $0x4f9312e9 // fmla v9.4s, v23.4s, v19.s[0]
+	WORD  $0x4fb312eb // fmla v11.4s, v23.4s, v19.s[1]
+	WORD  $0x4f931aed // fmla v13.4s, v23.4s, v19.s[2]
+	WORD  $0x4fb31aef // fmla v15.4s, v23.4s, v19.s[3]
+	FMOVQ 16(R4), F23
+	ADD   R11, R4, R4
+	FMOVQ (R5), F18
+	FMOVQ 16(R5), F19
+	ADD   R12, R5, R5
+	WORD  $0x4f901280 // fmla v0.4s, v20.4s, v16.s[0]
+	WORD  $0x4fb01282 // fmla v2.4s, v20.4s, v16.s[1]
+	WORD  $0x4f901a84 // fmla v4.4s, v20.4s, v16.s[2]
+	WORD  $0x4fb01a86 // fmla v6.4s, v20.4s, v16.s[3]
+	WORD  $0x4f911288 // fmla v8.4s, v20.4s, v17.s[0]
+	WORD  $0x4fb1128a // fmla v10.4s, v20.4s, v17.s[1]
+	WORD  $0x4f911a8c // fmla v12.4s, v20.4s, v17.s[2]
+	WORD  $0x4fb11a8e // fmla v14.4s, v20.4s, v17.s[3]
+	WORD  $0x4f9012a1 // fmla v1.4s, v21.4s, v16.s[0]
+	WORD  $0x4fb012a3 // fmla v3.4s, v21.4s, v16.s[1]
+	WORD  $0x4f901aa5 // fmla v5.4s, v21.4s, v16.s[2]
+	WORD  $0x4fb01aa7 // fmla v7.4s, v21.4s, v16.s[3]
+	WORD  $0x4f9112a9 // fmla v9.4s, v21.4s, v17.s[0]
+	WORD  $0x4fb112ab // fmla v11.4s, v21.4s, v17.s[1]
+	WORD  $0x4f911aad // fmla v13.4s, v21.4s, v17.s[2]
+	WORD  $0x4fb11aaf // fmla v15.4s, v21.4s, v17.s[3]
+	WORD  $0x4f9212c0 // fmla v0.4s, v22.4s, v18.s[0]
+	WORD  $0x4fb212c2 // fmla v2.4s, v22.4s, v18.s[1]
+	WORD  $0x4f921ac4 // fmla v4.4s, v22.4s, v18.s[2]
+	WORD  $0x4fb21ac6 // fmla v6.4s, v22.4s, v18.s[3]
+	WORD  $0x4f9312c8 // fmla v8.4s, v22.4s, v19.s[0]
+	WORD  $0x4fb312ca // fmla v10.4s, v22.4s, v19.s[1]
+	WORD  $0x4f931acc // fmla v12.4s, v22.4s, v19.s[2]
+	WORD  $0x4fb31ace // fmla v14.4s, v22.4s, v19.s[3]
+	WORD  $0x4f9212e1 // fmla v1.4s, v23.4s, v18.s[0]
+	WORD  $0x4fb212e3 // fmla v3.4s, v23.4s, v18.s[1]
+	WORD  $0x4f921ae5 // fmla v5.4s, v23.4s, v18.s[2]
+	WORD  $0x4fb21ae7 // fmla v7.4s, v23.4s, v18.s[3]
+	WORD  $0x4f9312e9 // fmla v9.4s, v23.4s, v19.s[0]
+	WORD  $0x4fb312eb // fmla v11.4s, v23.4s, v19.s[1]
+	WORD  $0x4f931aed // fmla v13.4s, v23.4s, v19.s[2]
+	WORD  $0x4fb31aef // fmla v15.4s, v23.4s, v19.s[3]
+	SUBS  $4, R3, R3
+	BNE   group_83
+
+keys_end_84:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	FMOVQ F3, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F4, (R1)
+	FMOVQ F5, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F6, (R1)
+	FMOVQ F7, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F8, (R1)
+	FMOVQ F9, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F10, (R1)
+	FMOVQ F11, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F12, (R1)
+	FMOVQ F13, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F14, (R1)
+	FMOVQ F15, 16(R1)
+	ADD   R13, R1, R1
+	ADD   $32, R0, R0
+	SUB   $8, R2, R2
+	JMP   rows_73
+
+tile_76:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	FMOVQ 16(R6), F3
+	ADD   R13, R6, R6
+	FMOVQ (R6), F4
+	FMOVQ 16(R6), F5
+	ADD   R13, R6, R6
+	FMOVQ (R6), F6
+	FMOVQ 16(R6), F7
+	ADD   R13, R6, R6
+	FMOVQ (R6), F8
+	FMOVQ 16(R6), F9
+	ADD   R13, R6, R6
+	FMOVQ (R6), F10
+	FMOVQ 16(R6), F11
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_95
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F12
+	FMOVD 16(R7), F13
+	WORD  $0x4f8c9000 // fmul v0.4s, v0.4s, v12.s[0]
+	WORD  $0x4f8c9021 // fmul v1.4s, v1.4s, v12.s[0]
+	WORD  $0x4fac9042 // fmul v2.4s, v2.4s, v12.s[1]
+	WORD  $0x4fac9063 // fmul v3.4s, v3.4s, v12.s[1]
+	WORD  $0x4f8c9884 // fmul v4.4s, v4.4s, v12.s[2]
+	WORD  $0x4f8c98a5 // fmul v5.4s, v5.4s, v12.s[2]
+	WORD  $0x4fac98c6 // fmul v6.4s, v6.4s, v12.s[3]
+	WORD  $0x4fac98e7 // fmul v7.4s, v7.4s, v12.s[3]
+	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
+	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
+	WORD  $0x4fad914a // fmul v10.4s, v10.4s, v13.s[1]
+	WORD  $0x4fad916b // fmul v11.4s, v11.4s, v13.s[1]
+
+plain_95:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_98
+	TST  $3, R3
+	BEQ  group_97
+
+step_96:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_100
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_100
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BEQ  passed_99
+
+seen_100:
+	FMOVQ (R5), F12
+	FMOVD 16(R5), F13
+	FMOVQ (R4), F14
+	FMOVQ 16(R4), F15
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_101
+	WORD  $0x4f8c11c0 // fmla v0.4s, v14.4s, v12.s[0]
+	WORD  $0x4f8c11e1 // fmla v1.4s, v15.4s, v12.s[0]
+
+skip_101:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_102
+	WORD  $0x4fac11c2 // fmla v2.4s, v14.4s, v12.s[1]
+	WORD  $0x4fac11e3 // fmla v3.4s, v15.4s, v12.s[1]
+
+skip_102:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_103
+	WORD  $0x4f8c19c4 // fmla v4.4s, v14.4s, v12.s[2]
+	WORD  $0x4f8c19e5 // fmla v5.4s, v15.4s, v12.s[2]
+
+skip_103:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_104
+	WORD  $0x4fac19c6 // fmla v6.4s, v14.4s, v12.s[3]
+	WORD  $0x4fac19e7 // fmla v7.4s, v15.4s, v12.s[3]
+
+skip_104:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_105
+	WORD  $0x4f8d11c8 // fmla v8.4s, v14.4s, v13.s[0]
+	WORD  $0x4f8d11e9 // fmla v9.4s, v15.4s, v13.s[0]
+
+skip_105:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_106
+	WORD  $0x4fad11ca // fmla v10.4s, v14.4s, v13.s[1]
+	WORD  $0x4fad11eb // fmla v11.4s, v15.4s, v13.s[1]
+
+skip_106:
+
+passed_99:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_98
+	TST  $3, R3
+	BNE  step_96
+
+group_97:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	MOVD  16(R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_96
+	FMOVQ (R5), F12
+	FMOVD 16(R5), F13
+	ADD   R12, R5, R5
+	FMOVQ (R4), F16
+	FMOVQ 16(R4), F17
+	ADD   R11, R4, R4
+	FMOVQ (R4), F18
+	FMOVQ 16(R4), F19
+	ADD   R11, R4, R4
+	FMOVQ (R5), F14
+	FMOVD 16(R5), F15
+	ADD   R12, R5, R5
+	WORD  $0x4f8c1200 // fmla v0.4s, v16.4s, v12.s[0]
+	WORD  $0x4fac1202 // fmla v2.4s, v16.4s, v12.s[1]
+	WORD  $0x4f8c1a04 // fmla v4.4s, v16.4s, v12.s[2]
+	WORD  $0x4fac1a06 // fmla v6.4s, v16.4s, v12.s[3]
+	WORD  $0x4f8d1208 // fmla v8.4s, v16.4s, v13.s[0]
+	WORD  $0x4fad120a // fmla v10.4s, v16.4s, v13.s[1]
+	FMOVQ (R4), F16
+	WORD  $0x4f8c1221 // fmla v1.4s, v17.4s, v12.s[0]
+	WORD  $0x4fac1223 // fmla v3.4s, v17.4s, v12.s[1]
+	WORD  $0x4f8c1a25 // fmla v5.4s, v17.4s, v12.s[2]
+	WORD  $0x4fac1a27 // fmla v7.4s, v17.4s, v12.s[3]
+	WORD  $0x4f8d1229 // fmla v9.4s, v17.4s, v13.s[0]
+	WORD  $0x4fad122b // fmla v11.4s, v17.4s, v13.s[1]
+	FMOVQ 16(R4), F17
+	ADD   R11, R4, R4
+	FMOVQ (R5), F12
+	FMOVD 16(R5), F13
+	ADD   R12, R5, R5
+	WORD  $0x4f8e1240 // fmla v0.4s, v18.4s, v14.s[0]
+	WORD  $0x4fae1242 // fmla v2.4s, v18.4s, v14.s[1]
+	WORD  $0x4f8e1a44 // fmla v4.4s, v18.4s, v14.s[2]
+	WORD  $0x4fae1a46 // fmla v6.4s, v18.4s, v14.s[3]
+	WORD  $0x4f8f1248 // fmla v8.4s, v18.4s, v15.s[0]
+	WORD  $0x4faf124a // fmla v10.4s, v18.4s, v15.s[1]
+	FMOVQ (R4), F18
+	WORD  $0x4f8e1261 // fmla v1.4s, v19.4s, v14.s[0]
+	WORD  $0x4fae1263 // fmla v3.4s, v19.4s, v14.s[1]
+	WORD  $0x4f8e1a65 // fmla v5.4s, v19.4s, v14.s[2]
+	WORD  $0x4fae1a67 // fmla v7.4s, v19.4s, v14.s[3]
+	WORD  $0x4f8f1269 // fmla v9.4s, v19.4s, v15.s[0]
+	WORD  $0x4faf126b // fmla v11.4s, v19.4s, v15.s[1]
+	FMOVQ 16(R4), F19
+	ADD   R11, R4, R4
+	FMOVQ (R5), F14
+	FMOVD 16(R5), F15
+	ADD   R12, R5, R5
+	WORD  $0x4f8c1200 // fmla v0.4s, v16.4s, v12.s[0]
+	WORD  $0x4fac1202 // fmla v2.4s, v16.4s, v12.s[1]
+	WORD  $0x4f8c1a04 // fmla v4.4s, v16.4s, v12.s[2]
+	WORD  $0x4fac1a06 // fmla v6.4s, v16.4s, v12.s[3]
+	WORD  $0x4f8d1208 // fmla v8.4s, v16.4s, v13.s[0]
+	WORD  $0x4fad120a // fmla v10.4s, v16.4s, v13.s[1]
+	WORD  $0x4f8c1221 // fmla v1.4s, v17.4s, v12.s[0]
+	WORD  $0x4fac1223 // fmla v3.4s, v17.4s, v12.s[1]
+	WORD  $0x4f8c1a25 // fmla v5.4s, v17.4s, v12.s[2]
+	WORD  $0x4fac1a27 // fmla v7.4s, v17.4s, v12.s[3]
+	WORD  $0x4f8d1229 // fmla v9.4s, v17.4s, v13.s[0]
+	WORD  $0x4fad122b // fmla v11.4s, v17.4s, v13.s[1]
+	WORD  $0x4f8e1240 // fmla v0.4s, v18.4s, v14.s[0]
+	WORD  $0x4fae1242 // fmla v2.4s, v18.4s, v14.s[1]
+	WORD  $0x4f8e1a44 // fmla v4.4s, v18.4s, v14.s[2]
+	WORD  $0x4fae1a46 // fmla v6.4s, v18.4s, v14.s[3]
+	WORD  $0x4f8f1248 // fmla v8.4s, v18.4s, v15.s[0]
+	WORD  $0x4faf124a // fmla v10.4s, v18.4s, v15.s[1]
+	WORD  $0x4f8e1261 // fmla v1.4s, v19.4s, v14.s[0]
+	WORD  $0x4fae1263 // fmla v3.4s, v19.4s, v14.s[1]
+	WORD  $0x4f8e1a65 // fmla v5.4s, v19.4s, v14.s[2]
+	WORD  $0x4fae1a67 // fmla v7.4s, v19.4s, v14.s[3]
+	WORD  $0x4f8f1269 // fmla v9.4s, v19.4s, v15.s[0]
+	WORD  $0x4faf126b // fmla v11.4s, v19.4s, v15.s[1]
+	SUBS  $4, R3, R3
+	BNE   group_97
+
+keys_end_98:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	FMOVQ F3, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F4, (R1)
+	FMOVQ F5, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F6, (R1)
+	FMOVQ F7, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F8, (R1)
+	FMOVQ F9, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F10, (R1)
+	FMOVQ F11, 16(R1)
+	ADD   R13, R1, R1
+	ADD   $24, R0, R0
+	SUB   $6, R2, R2
+	JMP   rows_73
+
+tile_77:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	FMOVQ 16(R6), F3
+	ADD   R13, R6, R6
+	FMOVQ (R6), F4
+	FMOVQ 16(R6), F5
+	ADD   R13, R6, R6
+	FMOVQ (R6), F6
+	FMOVQ 16(R6), F7
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_107
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F8
+	WORD  $0x4f889000 // fmul v0.4s, v0.4s, v8.s[0]
+	WORD  $0x4f889021 // fmul v1.4s, v1.4s, v8.s[0]
+	WORD  $0x4fa89042 // fmul v2.4s, v2.4s, v8.s[1]
+	WORD  $0x4fa89063 // fmul v3.4s, v3.4s, v8.s[1]
+	WORD  $0x4f889884 // fmul v4.4s, v4.4s, v8.s[2]
+	WORD  $0x4f8898a5 // fmul v5.4s, v5.4s, v8.s[2]
+	WORD  $0x4fa898c6 // fmul v6.4s, v6.4s, v8.s[3]
+	WORD  $0x4fa898e7 // fmul v7.4s, v7.4s, v8.s[3]
+
+plain_107:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_110
+	TST  $3, R3
+	BEQ  group_109
+
+step_108:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_112
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BEQ  passed_111
+
+seen_112:
+	FMOVQ (R5), F8
+	FMOVQ (R4), F9
+	FMOVQ 16(R4), F10
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_113
+	WORD  $0x4f881120 // fmla v0.4s, v9.4s, v8.s[0]
+	WORD  $0x4f881141 // fmla v1.4s, v10.4s, v8.s[0]
+
+skip_113:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_114
+	WORD  $0x4fa81122 // fmla v2.4s, v9.4s, v8.s[1]
+	WORD  $0x4fa81143 // fmla v3.4s, v10.4s, v8.s[1]
+
+skip_114:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_115
+	WORD  $0x4f881924 // fmla v4.4s, v9.4s, v8.s[2]
+	WORD  $0x4f881945 // fmla v5.4s, v10.4s, v8.s[2]
+
+skip_115:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_116
+	WORD  $0x4fa81926 // fmla v6.4s, v9.4s, v8.s[3]
+	WORD  $0x4fa81947 // fmla v7.4s, v10.4s, v8.s[3]
+
+skip_116:
+
+passed_111:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_110
+	TST  $3, R3
+	BNE  step_108
+
+group_109:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVD  8(R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_108
+	FMOVQ (R5), F8
+	ADD   R12, R5, R5
+	FMOVQ (R4), F10
+	FMOVQ 16(R4), F11
+	ADD   R11, R4, R4
+	FMOVQ (R4), F12
+	FMOVQ 16(R4), F13
+	ADD   R11, R4, R4
+	FMOVQ (R5), F9
+	ADD   R12, R5, R5
+	WORD  $0x4f881140 // fmla v0.4s, v10.4s, v8.s[0]
+	WORD  $0x4fa81142 // fmla v2.4s, v10.4s, v8.s[1]
+	WORD  $0x4f881944 // fmla v4.4s, v10.4s, v8.s[2]
+	WORD  $0x4fa81946 // fmla v6.4s, v10.4s, v8.s[3]
+	FMOVQ (R4), F10
+	WORD  $0x4f881161 // fmla v1.4s, v11.4s, v8.s[0]
+	WORD  $0x4fa81163 // fmla v3.4s, v11.4s, v8.s[1]
+	WORD  $0x4f881965 // fmla v5.4s, v11.4s, v8.s[2]
+	WORD  $0x4fa81967 // fmla v7.4s, v11.4s, v8.s[3]
+	FMOVQ 16(R4), F11
+	ADD   R11, R4, R4
+	FMOVQ (R5), F8
+	ADD   R12, R5, R5
+	WORD  $0x4f891180 // fmla v0.4s, v12.4s, v9.s[0]
+	WORD  $0x4fa91182 // fmla v2.4s, v12.4s, v9.s[1]
+	WORD  $0x4f891984 // fmla v4.4s, v12.4s, v9.s[2]
+	WORD  $0x4fa91986 // fmla v6.4s, v12.4s, v9.s[3]
+	FMOVQ (R4), F12
+	WORD  $0x4f8911a1 // fmla v1.4s, v13.4s, v9.s[0]
+	WORD  $0x4fa911a3 // fmla v3.4s, v13.4s, v9.s[1]
+	WORD  $0x4f8919a5 // fmla v5.4s, v13.4s, v9.s[2]
+	WORD  $0x4fa919a7 // fmla v7.4s, v13.4s, v9.s[3]
+	FMOVQ 16(R4), F13
+	ADD   R11, R4, R4
+	FMOVQ (R5), F9
+	ADD   R12, R5, R5
+	WORD  $0x4f881140 // fmla v0.4s, v10.4s, v8.s[0]
+	WORD  $0x4fa81142 // fmla v2.4s, v10.4s, v8.s[1]
+	WORD  $0x4f881944 // fmla v4.4s, v10.4s, v8.s[2]
+	WORD  $0x4fa81946 // fmla v6.4s, v10.4s, v8.s[3]
+	WORD  $0x4f881161 // fmla v1.4s, v11.4s, v8.s[0]
+	WORD  $0x4fa81163 // fmla v3.4s, v11.4s, v8.s[1]
+	WORD  $0x4f881965 // fmla v5.4s, v11.4s, v8.s[2]
+	WORD  $0x4fa81967 // fmla v7.4s, v11.4s, v8.s[3]
+	WORD  $0x4f891180 // fmla v0.4s, v12.4s, v9.s[0]
+	WORD  $0x4fa91182 // fmla v2.4s, v12.4s, v9.s[1]
+	WORD  $0x4f891984 // fmla v4.4s, v12.4s, v9.s[2]
+	WORD  $0x4fa91986 // fmla v6.4s, v12.4s, v9.s[3]
+	WORD  $0x4f8911a1 // fmla v1.4s, v13.4s, v9.s[0]
+	WORD  $0x4fa911a3 // fmla v3.4s, v13.4s, v9.s[1]
+	WORD  $0x4f8919a5 // fmla v5.4s, v13.4s, v9.s[2]
+	WORD  $0x4fa919a7 // fmla v7.4s, v13.4s, v9.s[3]
+	SUBS  $4, R3, R3
+	BNE   group_109
+
+keys_end_110:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	FMOVQ F3, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F4, (R1)
+	FMOVQ F5, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F6, (R1)
+	FMOVQ F7, 16(R1)
+	ADD   R13, R1, R1
+	ADD   $16, R0, R0
+	SUB   $4, R2, R2
+	JMP   rows_73
+
+tile_78:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	FMOVQ 16(R6), F3
+	ADD   R13, R6, R6
+	FMOVQ (R6), F4
+	FMOVQ 16(R6), F5
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_117
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F6
+	FMOVS 8(R7), F7
+	WORD  $0x4f869000 // fmul v0.4s, v0.4s, v6.s[0]
+	WORD  $0x4f869021 // fmul v1.4s, v1.4s, v6.s[0]
+	WORD  $0x4fa69042 // fmul v2.4s, v2.4s, v6.s[1]
+	WORD  $0x4fa69063 // fmul v3.4s, v3.4s, v6.s[1]
+	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
+	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
+
+plain_117:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_120
+	TST  $3, R3
+	BEQ  group_119
+
+step_118:
+	MOVD  (R5), R7
+	CMP   R14, R7
+	BNE   seen_122
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   passed_121
+
+seen_122:
+	FMOVD (R5), F6
+	FMOVS 8(R5), F7
+	FMOVQ (R4), F8
+	FMOVQ 16(R4), F9
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_123
+	WORD  $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
+	WORD  $0x4f861121 // fmla v1.4s, v9.4s, v6.s[0]
+
+skip_123:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_124
+	WORD  $0x4fa61102 // fmla v2.4s, v8.4s, v6.s[1]
+	WORD  $0x4fa61123 // fmla v3.4s, v9.4s, v6.s[1]
+
+skip_124:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_125
+	WORD  $0x4f871104 // fmla v4.4s, v8.4s, v7.s[0]
+	WORD  $0x4f871125 // fmla v5.4s, v9.4s, v7.s[0]
+
+skip_125:
+
+passed_121:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_120
+	TST  $3, R3
+	BNE  step_118
+
+group_119:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	MOVWU 8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVWU 8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVWU 8(R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	MOVWU 8(R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_118
+	FMOVD (R5), F6
+	FMOVS 8(R5), F7
+	ADD   R12, R5, R5
+	FMOVQ (R4), F10
+	FMOVQ 16(R4), F11
+	ADD   R11, R4, R4
+	FMOVQ (R4), F12
+	FMOVQ 16(R4), F13
+	ADD   R11, R4, R4
+	FMOVD (R5), F8
+	FMOVS 8(R5), F9
+	ADD   R12, R5, R5
+	WORD  $0x4f861140 // fmla v0.4s, v10.4s, v6.s[0]
+	WORD  $0x4fa61142 // fmla v2.4s, v10.4s, v6.s[1]
+	WORD  $0x4f871144 // fmla v4.4s, v10.4s, v7.s[0]
+	FMOVQ (R4), F10
+	WORD  $0x4f861161 // fmla v1.4s, v11.4s, v6.s[0]
+	WORD  $0x4fa61163 // fmla v3.4s, v11.4s, v6.s[1]
+	WORD  $0x4f871165 // fmla v5.4s, v11.4s, v7.s[0]
+	FMOVQ 16(R4), F11
+	ADD   R11, R4, R4
+	FMOVD (R5), F6
+	FMOVS 8(R5), F7
+	ADD   R12, R5, R5
+	WORD  $0x4f881180 // fmla v0.4s, v12.4s, v8.s[0]
+	WORD  $0x4fa81182 // fmla v2.4s, v12.4s, v8.s[1]
+	WORD  $0x4f891184 // fmla v4.4s, v12.4s, v9.s[0]
+	FMOVQ (R4), F12
+	WORD  $0x4f8811a1 // fmla v1.4s, v13.4s, v8.s[0]
+	WORD  $0x4fa811a3 // fmla v3.4s, v13.4s, v8.s[1]
+	WORD  $0x4f8911a5 // fmla v5.4s, v13.4s, v9.s[0]
+	FMOVQ 16(R4), F13
+	ADD   R11, R4, R4
+	FMOVD (R5), F8
+	FMOVS 8(R5), F9
+	ADD   R12, R5, R5
+	WORD  $0x4f861140 // fmla v0.4s, v10.4s, v6.s[0]
+	WORD  $0x4fa61142 // fmla v2.4s, v10.4s, v6.s[1]
+	WORD  $0x4f871144 // fmla v4.4s, v10.4s, v7.s[0]
+	WORD  $0x4f861161 // fmla v1.4s, v11.4s, v6.s[0]
+	WORD  $0x4fa61163 // fmla v3.4s, v11.4s, v6.s[1]
+	WORD  $0x4f871165 // fmla v5.4s, v11.4s, v7.s[0]
+	WORD  $0x4f881180 // fmla v0.4s, v12.4s, v8.s[0]
+	WORD  $0x4fa81182 // fmla v2.4s, v12.4s, v8.s[1]
+	WORD  $0x4f891184 // fmla v4.4s, v12.4s, v9.s[0]
+	WORD  $0x4f8811a1 // fmla v1.4s, v13.4s, v8.s[0]
+	WORD  $0x4fa811a3 // fmla v3.4s, v13.4s, v8.s[1]
+	WORD  $0x4f8911a5 // fmla v5.4s, v13.4s, v9.s[0]
+	SUBS  $4, R3, R3
+	BNE   group_119
+
+keys_end_120:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	FMOVQ F3, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F4, (R1)
+	FMOVQ F5, 16(R1)
+	ADD   R13, R1, R1
+	ADD   $12, R0, R0
+	SUB   $3, R2, R2
+	JMP   rows_73
+
+tile_79:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	FMOVQ 16(R6), F3
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_126
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F4
+	WORD  $0x4f849000 // fmul v0.4s, v0.4s, v4.s[0]
+	WORD  $0x4f849021 // fmul v1.4s, v1.4s, v4.s[0]
+	WORD  $0x4fa49042 // fmul v2.4s, v2.4s, v4.s[1]
+	WORD  $0x4fa49063 // fmul v3.4s, v3.4s, v4.s[1]
+
+plain_126:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_129
+	TST  $3, R3
+	BEQ  group_128
+
+step_127:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BEQ  passed_130
+
+seen_131:
+	FMOVD (R5), F4
+	FMOVQ (R4), F5
+	FMOVQ 16(R4), F6
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_132
+	WORD  $0x4f8410a0 // fmla v0.4s, v5.4s, v4.s[0]
+	WORD  $0x4f8410c1 // fmla v1.4s, v6.4s, v4.s[0]
+
+skip_132:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_133
+	WORD  $0x4fa410a2 // fmla v2.4s, v5.4s, v4.s[1]
+	WORD  $0x4fa410c3 // fmla v3.4s, v6.4s, v4.s[1]
+
+skip_133:
+
+passed_130:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_129
+	TST  $3, R3
+	BNE  step_127
+
+group_128:
+	MOVD  R5, R6
+	MOVD  (R6), R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVD  (R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_127
+	FMOVD (R5), F4
+	ADD   R12, R5, R5
+	FMOVQ (R4), F6
+	FMOVQ 16(R4), F7
+	ADD   R11, R4, R4
+	FMOVQ (R4), F8
+	FMOVQ 16(R4), F9
+	ADD   R11, R4, R4
+	FMOVD (R5), F5
+	ADD   R12, R5, R5
+	WORD  $0x4f8410c0 // fmla v0.4s, v6.4s, v4.s[0]
+	WORD  $0x4fa410c2 // fmla v2.4s, v6.4s, v4.s[1]
+	FMOVQ (R4), F6
+	WORD  $0x4f8410e1 // fmla v1.4s, v7.4s, v4.s[0]
+	WORD  $0x4fa410e3 // fmla v3.4s, v7.4s, v4.s[1]
+	FMOVQ 16(R4), F7
+	ADD   R11, R4, R4
+	FMOVD (R5), F4
+	ADD   R12, R5, R5
+	WORD  $0x4f851100 // fmla v0.4s, v8.4s, v5.s[0]
+	WORD  $0x4fa51102 // fmla v2.4s, v8.4s, v5.s[1]
+	FMOVQ (R4), F8
+	WORD  $0x4f851121 // fmla v1.4s, v9.4s, v5.s[0]
+	WORD  $0x4fa51123 // fmla v3.4s, v9.4s, v5.s[1]
+	FMOVQ 16(R4), F9
+	ADD   R11, R4, R4
+	FMOVD (R5), F5
+	ADD   R12, R5, R5
+	WORD  $0x4f8410c0 // fmla v0.4s, v6.4s, v4.s[0]
+	WORD  $0x4fa410c2 // fmla v2.4s, v6.4s, v4.s[1]
+	WORD  $0x4f8410e1 // fmla v1.4s, v7.4s, v4.s[0]
+	WORD  $0x4fa410e3 // fmla v3.4s, v7.4s, v4.s[1]
+	WORD  $0x4f851100 // fmla v0.4s, v8.4s, v5.s[0]
+	WORD  $0x4fa51102 // fmla v2.4s, v8.4s, v5.s[1]
+	WORD  $0x4f851121 // fmla v1.4s, v9.4s, v5.s[0]
+	WORD  $0x4fa51123 // fmla v3.4s, v9.4s, v5.s[1]
+	SUBS  $4, R3, R3
+	BNE   group_128
+
+keys_end_129:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	FMOVQ F3, 16(R1)
+	ADD   R13, R1, R1
+	ADD   $8, R0, R0
+	SUB   $2, R2, R2
+	JMP   rows_73
+
+tile_80:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	FMOVQ 16(R6), F1
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_134
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVS (R7), F2
+	WORD  $0x4f829000 // fmul v0.4s, v0.4s, v2.s[0]
+	WORD  $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
+
+plain_134:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_137
+	TST  $3, R3
+	BEQ  group_136
+
+step_135:
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   passed_138
+
+seen_139:
+	FMOVS (R5), F2
+	FMOVQ (R4), F3
+	FMOVQ 16(R4), F4
+	WORD  $0x4f821060 // fmla v0.4s, v3.4s, v2.s[0]
+	WORD  $0x4f821081 // fmla v1.4s, v4.4s, v2.s[0]
+
+skip_140:
+
+passed_138:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BEQ  keys_end_137
+	TST  $3, R3
+	BNE  step_135
+
+group_136:
+	MOVD  R5, R6
+	MOVWU (R6), R8
+	ADD   R12, R6, R6
+	MOVWU (R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVWU (R6), R7
+	ORR   R7, R8, R8
+	ADD   R12, R6, R6
+	MOVWU (R6), R7
+	ORR   R7, R8, R8
+	TST   R14, R8
+	BNE   step_135
+	FMOVS (R5), F2
+	ADD   R12, R5, R5
+	FMOVQ (R4), F4
+	FMOVQ 16(R4), F5
+	ADD   R11, R4, R4
+	FMOVQ (R4), F6
+	FMOVQ 16(R4), F7
+	ADD   R11, R4, R4
+	FMOVS (R5), F3
+	ADD   R12, R5, R5
+	WORD  $0x4f821080 // fmla v0.4s, v4.4s, v2.s[0]
+	FMOVQ (R4), F4
+	WORD  $0x4f8210a1 // fmla v1.4s, v5.4s, v2.s[0]
+	FMOVQ 16(R4), F5
+	ADD   R11, R4, R4
+	FMOVS (R5), F2
+	ADD   R12, R5, R5
+	WORD  $0x4f8310c0 // fmla v0.4s, v6.4s, v3.s[0]
+	FMOVQ (R4), F6
+	WORD  $0x4f8310e1 // fmla v1.4s, v7.4s, v3.s[0]
+	FMOVQ 16(R4), F7
+	ADD   R11, R4, R4
+	FMOVS (R5), F3
+	ADD   R12, R5, R5
+	WORD  $0x4f821080 // fmla v0.4s, v4.4s, v2.s[0]
+	WORD  $0x4f8210a1 // fmla v1.4s, v5.4s, v2.s[0]
+	WORD  $0x4f8310c0 // fmla v0.4s, v6.4s, v3.s[0]
+	WORD  $0x4f8310e1 // fmla v1.4s, v7.4s, v3.s[0]
+	SUBS  $4, R3, R3
+	BNE   group_136
+
+keys_end_137:
+	FMOVQ F0, (R1)
+	FMOVQ F1, 16(R1)
+	ADD   R13, R1, R1
+	ADD   $4, R0, R0
+	SUB   $1, R2, R2
+	JMP   rows_73
+
+rows_end_74:
+	ADD $32, R9, R9
+	SUB $8, R10, R10
+
+strip_end_72:
+
+strip_141:
+	CMP  $4, R10
+	BLT  strip_end_142
+	MOVD o_base+0(FP), R1
+	MOVD cols+136(FP), R7
+	SUB  R10, R7, R7
+	ADD  R7<<2, R1, R1
+	MOVD p_base+32(FP), R0
+	MOVD n+128(FP), R2
+
+rows_143:
+	CMP $10, R2
+	BGT tile_145
+	CMP $8, R2
+	BGT tile_146
+	CMP $7, R2
+	BGT tile_145
+	CMP $6, R2
+	BGT tile_147
+	CMP $5, R2
+	BGT tile_146
+	CMP $4, R2
+	BGT tile_148
+	CMP $3, R2
+	BGT tile_147
+	CMP $2, R2
+	BGT tile_148
+	CMP $1, R2
+	BGT tile_149
+	CMP $0, R2
+	BGT tile_150
+	JMP rows_end_144
+
+tile_145:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	ADD   R13, R6, R6
+	FMOVQ (R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	ADD   R13, R6, R6
+	FMOVQ (R6), F3
+	ADD   R13, R6, R6
+	FMOVQ (R6), F4
+	ADD   R13, R6, R6
+	FMOVQ (R6), F5
+	ADD   R13, R6, R6
+	FMOVQ (R6), F6
+	ADD   R13, R6, R6
+	FMOVQ (R6), F7
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_151
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F8
+	FMOVQ 16(R7), F9
+	WORD  $0x4f889000 // fmul v0.4s, v0.4s, v8.s[0]
+	WORD  $0x4fa89021 // fmul v1.4s, v1.4s, v8.s[1]
+	WORD  $0x4f889842 // fmul v2.4s, v2.4s, v8.s[2]
+	WORD  $0x4fa89863 // fmul v3.4s, v3.4s, v8.s[3]
+	WORD  $0x4f899084 // fmul v4.4s, v4.4s, v9.s[0]
+	WORD  $0x4fa990a5 // fmul v5.4s, v5.4s, v9.s[1]
+	WORD  $0x4f8998c6 // fmul v6.4s, v6.4s, v9.s[2]
+	WORD  $0x4fa998e7 // fmul v7.4s, v7.4s, v9.s[3]
+
+plain_151:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_154
+
+step_152:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_156
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_156
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BNE  seen_156
+	MOVD 24(R5), R7
+	CMP  R14, R7
+	BEQ  passed_155
+
+seen_156:
+	FMOVQ (R5), F8
+	FMOVQ 16(R5), F9
+	FMOVQ (R4), F10
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_157
+	WORD  $0x4f881140 // fmla v0.4s, v10.4s, v8.s[0]
+
+skip_157:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_158
+	WORD  $0x4fa81141 // fmla v1.4s, v10.4s, v8.s[1]
+
+skip_158:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_159
+	WORD  $0x4f881942 // fmla v2.4s, v10.4s, v8.s[2]
+
+skip_159:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_160
+	WORD  $0x4fa81943 // fmla v3.4s, v10.4s, v8.s[3]
+
+skip_160:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_161
+	WORD  $0x4f891144 // fmla v4.4s, v10.4s, v9.s[0]
+
+skip_161:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_162
+	WORD  $0x4fa91145 // fmla v5.4s, v10.4s, v9.s[1]
+
+skip_162:
+	MOVWU 24(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_163
+	WORD  $0x4f891946 // fmla v6.4s, v10.4s, v9.s[2]
+
+skip_163:
+	MOVWU 28(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_164
+	WORD  $0x4fa91947 // fmla v7.4s, v10.4s, v9.s[3]
+
+skip_164:
+
+passed_155:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_152
+
+keys_end_154:
+	FMOVQ F0, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F1, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F3, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F4, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F5, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F6, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F7, (R1)
+	ADD   R13, R1, R1
+	ADD   $32, R0, R0
+	SUB   $8, R2, R2
+	JMP   rows_143
+
+tile_146:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	ADD   R13, R6, R6
+	FMOVQ (R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	ADD   R13, R6, R6
+	FMOVQ (R6), F3
+	ADD   R13, R6, R6
+	FMOVQ (R6), F4
+	ADD   R13, R6, R6
+	FMOVQ (R6), F5
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_165
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F6
+	FMOVD 16(R7), F7
+	WORD  $0x4f869000 // fmul v0.4s, v0.4s, v6.s[0]
+	WORD  $0x4fa69021 // fmul v1.4s, v1.4s, v6.s[1]
+	WORD  $0x4f869842 // fmul v2.4s, v2.4s, v6.s[2]
+	WORD  $0x4fa69863 // fmul v3.4s, v3.4s, v6.s[3]
+	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
+	WORD  $0x4fa790a5 // fmul v5.4s, v5.4s, v7.s[1]
+
+plain_165:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_168
+
+step_166:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_170
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_170
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BEQ  passed_169
+
+seen_170:
+	FMOVQ (R5), F6
+	FMOVD 16(R5), F7
+	FMOVQ (R4), F8
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_171
+	WORD  $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
+
+skip_171:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_172
+	WORD  $0x4fa61101 // fmla v1.4s, v8.4s, v6.s[1]
+
+skip_172:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_173
+	WORD  $0x4f861902 // fmla v2.4s, v8.4s, v6.s[2]
+
+skip_173:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_174
+	WORD  $0x4fa61903 // fmla v3.4s, v8.4s, v6.s[3]
+
+skip_174:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_175
+	WORD  $0x4f871104 // fmla v4.4s, v8.4s, v7.s[0]
+
+skip_175:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_176
+	WORD  $0x4fa71105 // fmla v5.4s, v8.4s, v7.s[1]
+
+skip_176:
+
+passed_169:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_166
+
+keys_end_168:
+	FMOVQ F0, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F1, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F3, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F4, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F5, (R1)
+	ADD   R13, R1, R1
+	ADD   $24, R0, R0
+	SUB   $6, R2, R2
+	JMP   rows_143
+
+tile_147:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	ADD   R13, R6, R6
+	FMOVQ (R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	ADD   R13, R6, R6
+	FMOVQ (R6), F3
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_177
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F4
+	WORD  $0x4f849000 // fmul v0.4s, v0.4s, v4.s[0]
+	WORD  $0x4fa49021 // fmul v1.4s, v1.4s, v4.s[1]
+	WORD  $0x4f849842 // fmul v2.4s, v2.4s, v4.s[2]
+	WORD  $0x4fa49863 // fmul v3.4s, v3.4s, v4.s[3]
+
+plain_177:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_180
+
+step_178:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_182
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BEQ  passed_181
+
+seen_182:
+	FMOVQ (R5), F4
+	FMOVQ (R4), F5
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_183
+	WORD  $0x4f8410a0 // fmla v0.4s, v5.4s, v4.s[0]
+
+skip_183:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_184
+	WORD  $0x4fa410a1 // fmla v1.4s, v5.4s, v4.s[1]
+
+skip_184:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_185
+	WORD  $0x4f8418a2 // fmla v2.4s, v5.4s, v4.s[2]
+
+skip_185:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_186
+	WORD  $0x4fa418a3 // fmla v3.4s, v5.4s, v4.s[3]
+
+skip_186:
+
+passed_181:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_178
+
+keys_end_180:
+	FMOVQ F0, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F1, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F3, (R1)
+	ADD   R13, R1, R1
+	ADD   $16, R0, R0
+	SUB   $4, R2, R2
+	JMP   rows_143
+
+tile_148:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	ADD   R13, R6, R6
+	FMOVQ (R6), F1
+	ADD   R13, R6, R6
+	FMOVQ (R6), F2
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_187
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F3
+	FMOVS 8(R7), F4
+	WORD  $0x4f839000 // fmul v0.4s, v0.4s, v3.s[0]
+	WORD  $0x4fa39021 // fmul v1.4s, v1.4s, v3.s[1]
+	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+
+plain_187:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_190
+
+step_188:
+	MOVD  (R5), R7
+	CMP   R14, R7
+	BNE   seen_192
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   passed_191
+
+seen_192:
+	FMOVD (R5), F3
+	FMOVS 8(R5), F4
+	FMOVQ (R4), F5
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_193
+	WORD  $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
+
+skip_193:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_194
+	WORD  $0x4fa310a1 // fmla v1.4s, v5.4s, v3.s[1]
+
+skip_194:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_195
+	WORD  $0x4f8410a2 // fmla v2.4s, v5.4s, v4.s[0]
+
+skip_195:
+
+passed_191:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_188
+
+keys_end_190:
+	FMOVQ F0, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F1, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F2, (R1)
+	ADD   R13, R1, R1
+	ADD   $12, R0, R0
+	SUB   $3, R2, R2
+	JMP   rows_143
+
+tile_149:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	ADD   R13, R6, R6
+	FMOVQ (R6), F1
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_196
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F2
+	WORD  $0x4f829000 // fmul v0.4s, v0.4s, v2.s[0]
+	WORD  $0x4fa29021 // fmul v1.4s, v1.4s, v2.s[1]
+
+plain_196:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_199
+
+step_197:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BEQ  passed_200
+
+seen_201:
+	FMOVD (R5), F2
+	FMOVQ (R4), F3
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_202
+	WORD  $0x4f821060 // fmla v0.4s, v3.4s, v2.s[0]
+
+skip_202:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_203
+	WORD  $0x4fa21061 // fmla v1.4s, v3.4s, v2.s[1]
+
+skip_203:
+
+passed_200:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_197
+
+keys_end_199:
+	FMOVQ F0, (R1)
+	ADD   R13, R1, R1
+	FMOVQ F1, (R1)
+	ADD   R13, R1, R1
+	ADD   $8, R0, R0
+	SUB   $2, R2, R2
+	JMP   rows_143
+
+tile_150:
+	MOVD  R1, R6
+	FMOVQ (R6), F0
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_204
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVS (R7), F1
+	WORD  $0x4f819000 // fmul v0.4s, v0.4s, v1.s[0]
+
+plain_204:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_207
+
+step_205:
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   passed_208
+
+seen_209:
+	FMOVS (R5), F1
+	FMOVQ (R4), F2
+	WORD  $0x4f811040 // fmla v0.4s, v2.4s, v1.s[0]
+
+skip_210:
+
+passed_208:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_205
+
+keys_end_207:
+	FMOVQ F0, (R1)
+	ADD   R13, R1, R1
+	ADD   $4, R0, R0
+	SUB   $1, R2, R2
+	JMP   rows_143
+
+rows_end_144:
+	ADD $16, R9, R9
+	SUB $4, R10, R10
+
+strip_end_142:
+
+strip_211:
+	CMP  $2, R10
+	BLT  strip_end_212
+	MOVD o_base+0(FP), R1
+	MOVD cols+136(FP), R7
+	SUB  R10, R7, R7
+	ADD  R7<<2, R1, R1
+	MOVD p_base+32(FP), R0
+	MOVD n+128(FP), R2
+
+rows_213:
+	CMP $10, R2
+	BGT tile_215
+	CMP $8, R2
+	BGT tile_216
+	CMP $7, R2
+	BGT tile_215
+	CMP $6, R2
+	BGT tile_217
+	CMP $5, R2
+	BGT tile_216
+	CMP $4, R2
+	BGT tile_218
+	CMP $3, R2
+	BGT tile_217
+	CMP $2, R2
+	BGT tile_218
+	CMP $1, R2
+	BGT tile_219
+	CMP $0, R2
+	BGT tile_220
+	JMP rows_end_214
+
+tile_215:
+	MOVD  R1, R6
+	FMOVD (R6), F0
+	ADD   R13, R6, R6
+	FMOVD (R6), F1
+	ADD   R13, R6, R6
+	FMOVD (R6), F2
+	ADD   R13, R6, R6
+	FMOVD (R6), F3
+	ADD   R13, R6, R6
+	FMOVD (R6), F4
+	ADD   R13, R6, R6
+	FMOVD (R6), F5
+	ADD   R13, R6, R6
+	FMOVD (R6), F6
+	ADD   R13, R6, R6
+	FMOVD (R6), F7
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_221
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F8
+	FMOVQ 16(R7), F9
+	WORD  $0x4f889000 // fmul v0.4s, v0.4s, v8.s[0]
+	WORD  $0x4fa89021 // fmul v1.4s, v1.4s, v8.s[1]
+	WORD  $0x4f889842 // fmul v2.4s, v2.4s, v8.s[2]
+	WORD  $0x4fa89863 // fmul v3.4s, v3.4s, v8.s[3]
+	WORD  $0x4f899084 // fmul v4.4s, v4.4s, v9.s[0]
+	WORD  $0x4fa990a5 // fmul v5.4s, v5.4s, v9.s[1]
+	WORD  $0x4f8998c6 // fmul v6.4s, v6.4s, v9.s[2]
+	WORD  $0x4fa998e7 // fmul v7.4s, v7.4s, v9.s[3]
+
+plain_221:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_224
+
+step_222:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_226
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_226
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BNE  seen_226
+	MOVD 24(R5), R7
+	CMP  R14, R7
+	BEQ  passed_225
+
+seen_226:
+	FMOVQ (R5), F8
+	FMOVQ 16(R5), F9
+	FMOVD (R4), F10
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_227
+	WORD  $0x4f881140 // fmla v0.4s, v10.4s, v8.s[0]
+
+skip_227:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_228
+	WORD  $0x4fa81141 // fmla v1.4s, v10.4s, v8.s[1]
+
+skip_228:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_229
+	WORD  $0x4f881942 // fmla v2.4s, v10.4s, v8.s[2]
+
+skip_229:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_230
+	WORD  $0x4fa81943 // fmla v3.4s, v10.4s, v8.s[3]
+
+skip_230:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_231
+	WORD  $0x4f891144 // fmla v4.4s, v10.4s, v9.s[0]
+
+skip_231:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_232
+	WORD  $0x4fa91145 // fmla v5.4s, v10.4s, v9.s[1]
+
+skip_232:
+	MOVWU 24(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_233
+	WORD  $0x4f891946 // fmla v6.4s, v10.4s, v9.s[2]
+
+skip_233:
+	MOVWU 28(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_234
+	WORD  $0x4fa91947 // fmla v7.4s, v10.4s, v9.s[3]
+
+skip_234:
+
+passed_225:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_222
+
+keys_end_224:
+	FMOVD F0, (R1)
+	ADD   R13, R1, R1
+	FMOVD F1, (R1)
+	ADD   R13, R1, R1
+	FMOVD F2, (R1)
+	ADD   R13, R1, R1
+	FMOVD F3, (R1)
+	ADD   R13, R1, R1
+	FMOVD F4, (R1)
+	ADD   R13, R1, R1
+	FMOVD F5, (R1)
+	ADD   R13, R1, R1
+	FMOVD F6, (R1)
+	ADD   R13, R1, R1
+	FMOVD F7, (R1)
+	ADD   R13, R1, R1
+	ADD   $32, R0, R0
+	SUB   $8, R2, R2
+	JMP   rows_213
+
+tile_216:
+	MOVD  R1, R6
+	FMOVD (R6), F0
+	ADD   R13, R6, R6
+	FMOVD (R6), F1
+	ADD   R13, R6, R6
+	FMOVD (R6), F2
+	ADD   R13, R6, R6
+	FMOVD (R6), F3
+	ADD   R13, R6, R6
+	FMOVD (R6), F4
+	ADD   R13, R6, R6
+	FMOVD (R6), F5
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_235
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F6
+	FMOVD 16(R7), F7
+	WORD  $0x4f869000 // fmul v0.4s, v0.4s, v6.s[0]
+	WORD  $0x4fa69021 // fmul v1.4s, v1.4s, v6.s[1]
+	WORD  $0x4f869842 // fmul v2.4s, v2.4s, v6.s[2]
+	WORD  $0x4fa69863 // fmul v3.4s, v3.4s, v6.s[3]
+	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
+	WORD  $0x4fa790a5 // fmul v5.4s, v5.4s, v7.s[1]
+
+plain_235:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_238
+
+step_236:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_240
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_240
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BEQ  passed_239
+
+seen_240:
+	FMOVQ (R5), F6
+	FMOVD 16(R5), F7
+	FMOVD (R4), F8
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_241
+	WORD  $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
+
+skip_241:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_242
+	WORD  $0x4fa61101 // fmla v1.4s, v8.4s, v6.s[1]
+
+skip_242:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_243
+	WORD  $0x4f861902 // fmla v2.4s, v8.4s, v6.s[2]
+
+skip_243:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_244
+	WORD  $0x4fa61903 // fmla v3.4s, v8.4s, v6.s[3]
+
+skip_244:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_245
+	WORD  $0x4f871104 // fmla v4.4s, v8.4s, v7.s[0]
+
+skip_245:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_246
+	WORD  $0x4fa71105 // fmla v5.4s, v8.4s, v7.s[1]
+
+skip_246:
+
+passed_239:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_236
+
+keys_end_238:
+	FMOVD F0, (R1)
+	ADD   R13, R1, R1
+	FMOVD F1, (R1)
+	ADD   R13, R1, R1
+	FMOVD F2, (R1)
+	ADD   R13, R1, R1
+	FMOVD F3, (R1)
+	ADD   R13, R1, R1
+	FMOVD F4, (R1)
+	ADD   R13, R1, R1
+	FMOVD F5, (R1)
+	ADD   R13, R1, R1
+	ADD   $24, R0, R0
+	SUB   $6, R2, R2
+	JMP   rows_213
+
+tile_217:
+	MOVD  R1, R6
+	FMOVD (R6), F0
+	ADD   R13, R6, R6
+	FMOVD (R6), F1
+	ADD   R13, R6, R6
+	FMOVD (R6), F2
+	ADD   R13, R6, R6
+	FMOVD (R6), F3
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_247
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F4
+	WORD  $0x4f849000 // fmul v0.4s, v0.4s, v4.s[0]
+	WORD  $0x4fa49021 // fmul v1.4s, v1.4s, v4.s[1]
+	WORD  $0x4f849842 // fmul v2.4s, v2.4s, v4.s[2]
+	WORD  $0x4fa49863 // fmul v3.4s, v3.4s, v4.s[3]
+
+plain_247:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_250
+
+step_248:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_252
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BEQ  passed_251
+
+seen_252:
+	FMOVQ (R5), F4
+	FMOVD (R4), F5
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_253
+	WORD  $0x4f8410a0 // fmla v0.4s, v5.4s, v4.s[0]
+
+skip_253:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_254
+	WORD  $0x4fa410a1 // fmla v1.4s, v5.4s, v4.s[1]
+
+skip_254:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_255
+	WORD  $0x4f8418a2 // fmla v2.4s, v5.4s, v4.s[2]
+
+skip_255:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_256
+	WORD  $0x4fa418a3 // fmla v3.4s, v5.4s, v4.s[3]
+
+skip_256:
+
+passed_251:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_248
+
+keys_end_250:
+	FMOVD F0, (R1)
+	ADD   R13, R1, R1
+	FMOVD F1, (R1)
+	ADD   R13, R1, R1
+	FMOVD F2, (R1)
+	ADD   R13, R1, R1
+	FMOVD F3, (R1)
+	ADD   R13, R1, R1
+	ADD   $16, R0, R0
+	SUB   $4, R2, R2
+	JMP   rows_213
+
+tile_218:
+	MOVD  R1, R6
+	FMOVD (R6), F0
+	ADD   R13, R6, R6
+	FMOVD (R6), F1
+	ADD   R13, R6, R6
+	FMOVD (R6), F2
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_257
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F3
+	FMOVS 8(R7), F4
+	WORD  $0x4f839000 // fmul v0.4s, v0.4s, v3.s[0]
+	WORD  $0x4fa39021 // fmul v1.4s, v1.4s, v3.s[1]
+	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+
+plain_257:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_260
+
+step_258:
+	MOVD  (R5), R7
+	CMP   R14, R7
+	BNE   seen_262
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   passed_261
+
+seen_262:
+	FMOVD (R5), F3
+	FMOVS 8(R5), F4
+	FMOVD (R4), F5
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_263
+	WORD  $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
+
+skip_263:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_264
+	WORD  $0x4fa310a1 // fmla v1.4s, v5.4s, v3.s[1]
+
+skip_264:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_265
+	WORD  $0x4f8410a2 // fmla v2.4s, v5.4s, v4.s[0]
+
+skip_265:
+
+passed_261:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_258
+
+keys_end_260:
+	FMOVD F0, (R1)
+	ADD   R13, R1, R1
+	FMOVD F1, (R1)
+	ADD   R13, R1, R1
+	FMOVD F2, (R1)
+	ADD   R13, R1, R1
+	ADD   $12, R0, R0
+	SUB   $3, R2, R2
+	JMP   rows_213
+
+tile_219:
+	MOVD  R1, R6
+	FMOVD (R6), F0
+	ADD   R13, R6, R6
+	FMOVD (R6), F1
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_266
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F2
+	WORD  $0x4f829000 // fmul v0.4s, v0.4s, v2.s[0]
+	WORD  $0x4fa29021 // fmul v1.4s, v1.4s, v2.s[1]
+
+plain_266:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_269
+
+step_267:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BEQ  passed_270
+
+seen_271:
+	FMOVD (R5), F2
+	FMOVD (R4), F3
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_272
+	WORD  $0x4f821060 // fmla v0.4s, v3.4s, v2.s[0]
+
+skip_272:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_273
+	WORD  $0x4fa21061 // fmla v1.4s, v3.4s, v2.s[1]
+
+skip_273:
+
+passed_270:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_267
+
+keys_end_269:
+	FMOVD F0, (R1)
+	ADD   R13, R1, R1
+	FMOVD F1, (R1)
+	ADD   R13, R1, R1
+	ADD   $8, R0, R0
+	SUB   $2, R2, R2
+	JMP   rows_213
+
+tile_220:
+	MOVD  R1, R6
+	FMOVD (R6), F0
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_274
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVS (R7), F1
+	WORD  $0x4f819000 // fmul v0.4s, v0.4s, v1.s[0]
+
+plain_274:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_277
+
+step_275:
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   passed_278
+
+seen_279:
+	FMOVS (R5), F1
+	FMOVD (R4), F2
+	WORD  $0x4f811040 // fmla v0.4s, v2.4s, v1.s[0]
+
+skip_280:
+
+passed_278:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_275
+
+keys_end_277:
+	FMOVD F0, (R1)
+	ADD   R13, R1, R1
+	ADD   $4, R0, R0
+	SUB   $1, R2, R2
+	JMP   rows_213
+
+rows_end_214:
+	ADD $8, R9, R9
+	SUB $2, R10, R10
+
+strip_end_212:
+
+strip_281:
+	CMP  $1, R10
+	BLT  strip_end_282
+	MOVD o_base+0(FP), R1
+	MOVD cols+136(FP), R7
+	SUB  R10, R7, R7
+	ADD  R7<<2, R1, R1
+	MOVD p_base+32(FP), R0
+	MOVD n+128(FP), R2
+
+rows_283:
+	CMP $10, R2
+	BGT tile_285
+	CMP $8, R2
+	BGT tile_286
+	CMP $7, R2
+	BGT tile_285
+	CMP $6, R2
+	BGT tile_287
+	CMP $5, R2
+	BGT tile_286
+	CMP $4, R2
+	BGT tile_288
+	CMP $3, R2
+	BGT tile_287
+	CMP $2, R2
+	BGT tile_288
+	CMP $1, R2
+	BGT tile_289
+	CMP $0, R2
+	BGT tile_290
+	JMP rows_end_284
+
+tile_285:
+	MOVD  R1, R6
+	FMOVS (R6), F0
+	ADD   R13, R6, R6
+	FMOVS (R6), F1
+	ADD   R13, R6, R6
+	FMOVS (R6), F2
+	ADD   R13, R6, R6
+	FMOVS (R6), F3
+	ADD   R13, R6, R6
+	FMOVS (R6), F4
+	ADD   R13, R6, R6
+	FMOVS (R6), F5
+	ADD   R13, R6, R6
+	FMOVS (R6), F6
+	ADD   R13, R6, R6
+	FMOVS (R6), F7
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_291
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F8
+	FMOVQ 16(R7), F9
+	WORD  $0x4f889000 // fmul v0.4s, v0.4s, v8.s[0]
+	WORD  $0x4fa89021 // fmul v1.4s, v1.4s, v8.s[1]
+	WORD  $0x4f889842 // fmul v2.4s, v2.4s, v8.s[2]
+	WORD  $0x4fa89863 // fmul v3.4s, v3.4s, v8.s[3]
+	WORD  $0x4f899084 // fmul v4.4s, v4.4s, v9.s[0]
+	WORD  $0x4fa990a5 // fmul v5.4s, v5.4s, v9.s[1]
+	WORD  $0x4f8998c6 // fmul v6.4s, v6.4s, v9.s[2]
+	WORD  $0x4fa998e7 // fmul v7.4s, v7.4s, v9.s[3]
+
+plain_291:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_294
+
+step_292:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_296
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_296
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BNE  seen_296
+	MOVD 24(R5), R7
+	CMP  R14, R7
+	BEQ  passed_295
+
+seen_296:
+	FMOVQ (R5), F8
+	FMOVQ 16(R5), F9
+	FMOVS (R4), F10
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_297
+	WORD  $0x4f881140 // fmla v0.4s, v10.4s, v8.s[0]
+
+skip_297:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_298
+	WORD  $0x4fa81141 // fmla v1.4s, v10.4s, v8.s[1]
+
+skip_298:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_299
+	WORD  $0x4f881942 // fmla v2.4s, v10.4s, v8.s[2]
+
+skip_299:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_300
+	WORD  $0x4fa81943 // fmla v3.4s, v10.4s, v8.s[3]
+
+skip_300:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_301
+	WORD  $0x4f891144 // fmla v4.4s, v10.4s, v9.s[0]
+
+skip_301:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_302
+	WORD  $0x4fa91145 // fmla v5.4s, v10.4s, v9.s[1]
+
+skip_302:
+	MOVWU 24(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_303
+	WORD  $0x4f891946 // fmla v6.4s, v10.4s, v9.s[2]
+
+skip_303:
+	MOVWU 28(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_304
+	WORD  $0x4fa91947 // fmla v7.4s, v10.4s, v9.s[3]
+
+skip_304:
+
+passed_295:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_292
+
+keys_end_294:
+	FMOVS F0, (R1)
+	ADD   R13, R1, R1
+	FMOVS F1, (R1)
+	ADD   R13, R1, R1
+	FMOVS F2, (R1)
+	ADD   R13, R1, R1
+	FMOVS F3, (R1)
+	ADD   R13, R1, R1
+	FMOVS F4, (R1)
+	ADD   R13, R1, R1
+	FMOVS F5, (R1)
+	ADD   R13, R1, R1
+	FMOVS F6, (R1)
+	ADD   R13, R1, R1
+	FMOVS F7, (R1)
+	ADD   R13, R1, R1
+	ADD   $32, R0, R0
+	SUB   $8, R2, R2
+	JMP   rows_283
+
+tile_286:
+	MOVD  R1, R6
+	FMOVS (R6), F0
+	ADD   R13, R6, R6
+	FMOVS (R6), F1
+	ADD   R13, R6, R6
+	FMOVS (R6), F2
+	ADD   R13, R6, R6
+	FMOVS (R6), F3
+	ADD   R13, R6, R6
+	FMOVS (R6), F4
+	ADD   R13, R6, R6
+	FMOVS (R6), F5
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_305
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F6
+	FMOVD 16(R7), F7
+	WORD  $0x4f869000 // fmul v0.4s, v0.4s, v6.s[0]
+	WORD  $0x4fa69021 // fmul v1.4s, v1.4s, v6.s[1]
+	WORD  $0x4f869842 // fmul v2.4s, v2.4s, v6.s[2]
+	WORD  $0x4fa69863 // fmul v3.4s, v3.4s, v6.s[3]
+	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
+	WORD  $0x4fa790a5 // fmul v5.4s, v5.4s, v7.s[1]
+
+plain_305:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_308
+
+step_306:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_310
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BNE  seen_310
+	MOVD 16(R5), R7
+	CMP  R14, R7
+	BEQ  passed_309
+
+seen_310:
+	FMOVQ (R5), F6
+	FMOVD 16(R5), F7
+	FMOVS (R4), F8
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_311
+	WORD  $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
+
+skip_311:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_312
+	WORD  $0x4fa61101 // fmla v1.4s, v8.4s, v6.s[1]
+
+skip_312:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_313
+	WORD  $0x4f861902 // fmla v2.4s, v8.4s, v6.s[2]
+
+skip_313:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_314
+	WORD  $0x4fa61903 // fmla v3.4s, v8.4s, v6.s[3]
+
+skip_314:
+	MOVWU 16(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_315
+	WORD  $0x4f871104 // fmla v4.4s, v8.4s, v7.s[0]
+
+skip_315:
+	MOVWU 20(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_316
+	WORD  $0x4fa71105 // fmla v5.4s, v8.4s, v7.s[1]
+
+skip_316:
+
+passed_309:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_306
+
+keys_end_308:
+	FMOVS F0, (R1)
+	ADD   R13, R1, R1
+	FMOVS F1, (R1)
+	ADD   R13, R1, R1
+	FMOVS F2, (R1)
+	ADD   R13, R1, R1
+	FMOVS F3, (R1)
+	ADD   R13, R1, R1
+	FMOVS F4, (R1)
+	ADD   R13, R1, R1
+	FMOVS F5, (R1)
+	ADD   R13, R1, R1
+	ADD   $24, R0, R0
+	SUB   $6, R2, R2
+	JMP   rows_283
+
+tile_287:
+	MOVD  R1, R6
+	FMOVS (R6), F0
+	ADD   R13, R6, R6
+	FMOVS (R6), F1
+	ADD   R13, R6, R6
+	FMOVS (R6), F2
+	ADD   R13, R6, R6
+	FMOVS (R6), F3
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_317
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVQ (R7), F4
+	WORD  $0x4f849000 // fmul v0.4s, v0.4s, v4.s[0]
+	WORD  $0x4fa49021 // fmul v1.4s, v1.4s, v4.s[1]
+	WORD  $0x4f849842 // fmul v2.4s, v2.4s, v4.s[2]
+	WORD  $0x4fa49863 // fmul v3.4s, v3.4s, v4.s[3]
+
+plain_317:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_320
+
+step_318:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BNE  seen_322
+	MOVD 8(R5), R7
+	CMP  R14, R7
+	BEQ  passed_321
+
+seen_322:
+	FMOVQ (R5), F4
+	FMOVS (R4), F5
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_323
+	WORD  $0x4f8410a0 // fmla v0.4s, v5.4s, v4.s[0]
+
+skip_323:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_324
+	WORD  $0x4fa410a1 // fmla v1.4s, v5.4s, v4.s[1]
+
+skip_324:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_325
+	WORD  $0x4f8418a2 // fmla v2.4s, v5.4s, v4.s[2]
+
+skip_325:
+	MOVWU 12(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_326
+	WORD  $0x4fa418a3 // fmla v3.4s, v5.4s, v4.s[3]
+
+skip_326:
+
+passed_321:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_318
+
+keys_end_320:
+	FMOVS F0, (R1)
+	ADD   R13, R1, R1
+	FMOVS F1, (R1)
+	ADD   R13, R1, R1
+	FMOVS F2, (R1)
+	ADD   R13, R1, R1
+	FMOVS F3, (R1)
+	ADD   R13, R1, R1
+	ADD   $16, R0, R0
+	SUB   $4, R2, R2
+	JMP   rows_283
+
+tile_288:
+	MOVD  R1, R6
+	FMOVS (R6), F0
+	ADD   R13, R6, R6
+	FMOVS (R6), F1
+	ADD   R13, R6, R6
+	FMOVS (R6), F2
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_327
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F3
+	FMOVS 8(R7), F4
+	WORD  $0x4f839000 // fmul v0.4s, v0.4s, v3.s[0]
+	WORD  $0x4fa39021 // fmul v1.4s, v1.4s, v3.s[1]
+	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+
+plain_327:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_330
+
+step_328:
+	MOVD  (R5), R7
+	CMP   R14, R7
+	BNE   seen_332
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   passed_331
+
+seen_332:
+	FMOVD (R5), F3
+	FMOVS 8(R5), F4
+	FMOVS (R4), F5
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_333
+	WORD  $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
+
+skip_333:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_334
+	WORD  $0x4fa310a1 // fmla v1.4s, v5.4s, v3.s[1]
+
+skip_334:
+	MOVWU 8(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_335
+	WORD  $0x4f8410a2 // fmla v2.4s, v5.4s, v4.s[0]
+
+skip_335:
+
+passed_331:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_328
+
+keys_end_330:
+	FMOVS F0, (R1)
+	ADD   R13, R1, R1
+	FMOVS F1, (R1)
+	ADD   R13, R1, R1
+	FMOVS F2, (R1)
+	ADD   R13, R1, R1
+	ADD   $12, R0, R0
+	SUB   $3, R2, R2
+	JMP   rows_283
+
+tile_289:
+	MOVD  R1, R6
+	FMOVS (R6), F0
+	ADD   R13, R6, R6
+	FMOVS (R6), F1
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_336
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVD (R7), F2
+	WORD  $0x4f829000 // fmul v0.4s, v0.4s, v2.s[0]
+	WORD  $0x4fa29021 // fmul v1.4s, v1.4s, v2.s[1]
+
+plain_336:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_339
+
+step_337:
+	MOVD (R5), R7
+	CMP  R14, R7
+	BEQ  passed_340
+
+seen_341:
+	FMOVD (R5), F2
+	FMOVS (R4), F3
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   skip_342
+	WORD  $0x4f821060 // fmla v0.4s, v3.4s, v2.s[0]
+
+skip_342:
+	MOVWU 4(R5), R7
+	CMPW  R14, R7
+	BEQ   skip_343
+	WORD  $0x4fa21061 // fmla v1.4s, v3.4s, v2.s[1]
+
+skip_343:
+
+passed_340:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_337
+
+keys_end_339:
+	FMOVS F0, (R1)
+	ADD   R13, R1, R1
+	FMOVS F1, (R1)
+	ADD   R13, R1, R1
+	ADD   $8, R0, R0
+	SUB   $2, R2, R2
+	JMP   rows_283
+
+tile_290:
+	MOVD  R1, R6
+	FMOVS (R6), F0
+	ADD   R13, R6, R6
+	MOVD  alpha_base+96(FP), R7
+	CBZ   R7, plain_344
+	MOVD  p_base+32(FP), R8
+	SUB   R8, R0, R8
+	ADD   R8, R7, R7
+	FMOVS (R7), F1
+	WORD  $0x4f819000 // fmul v0.4s, v0.4s, v1.s[0]
+
+plain_344:
+	MOVD R0, R5
+	MOVD R9, R4
+	MOVD keys+120(FP), R3
+	CMP  $0, R3
+	BLE  keys_end_347
+
+step_345:
+	MOVWU (R5), R7
+	CMPW  R14, R7
+	BEQ   passed_348
+
+seen_349:
+	FMOVS (R5), F1
+	FMOVS (R4), F2
+	WORD  $0x4f811040 // fmla v0.4s, v2.4s, v1.s[0]
+
+skip_350:
+
+passed_348:
+	ADD  R12, R5, R5
+	ADD  R11, R4, R4
+	SUBS $1, R3, R3
+	BNE  step_345
+
+keys_end_347:
+	FMOVS F0, (R1)
+	ADD   R13, R1, R1
+	ADD   $4, R0, R0
+	SUB   $1, R2, R2
+	JMP   rows_283
+
+rows_end_284:
+	ADD $4, R9, R9
+	SUB $1, R10, R10
+
+strip_end_282:
+	RET

@@ -34,16 +34,22 @@ func benchGemm(b *testing.B, elem fp8.Elem, n int, rows ...int) {
 	w := p.pack(b)
 	for _, m := range rows {
 		x, y := fp8.RowsF32(normal(r, m*k, 1)), make([]float32, m*n)
-		b.Run(fmt.Sprintf("m=%d/n=%d/k=%d/weights=%s/simd=%s", m, n, k, weights, simd.Level()), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := w.Mul(nil, nil, y, x, fp8.Shape{M: m}); err != nil {
-					b.Fatal(err)
-				}
+		for _, arithmetic := range []string{"f32", "bf16"} {
+			mul := w.Mul
+			if arithmetic == "bf16" {
+				mul = w.MulBF16
 			}
-			b.ReportMetric(2*float64(m*n*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-			b.ReportMetric(float64(n*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "Gcode/s")
-		})
+			b.Run(fmt.Sprintf("m=%d/n=%d/k=%d/weights=%s/arithmetic=%s/simd=%s", m, n, k, weights, arithmetic, simd.Level()), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := mul(nil, nil, y, x, fp8.Shape{M: m}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(2*float64(m*n*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+				b.ReportMetric(float64(n*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "Gcode/s")
+			})
+		}
 	}
 }
 

@@ -29,3 +29,14 @@ func MulQuantValues(p *Packed, y, x, sx []float32, group, m int) {
 		p.addCodes(0, y, p.n, &rows, sx, ceilDiv(p.k, group), group, m, k0, k1, 0, p.n)
 	}
 }
+
+// CallRows and CallWidth are how a product is cut into calls of at most so many
+// multiply-adds where a register tile has so many rows.
+func CallRows(fma, tile, k, m, group int) int { return call{fma, tile, k}.rows(m, group) }
+
+func CallWidth(fma, tile, k, rows int) int { return call{fma, tile, k}.width(rows) }
+
+const (
+	GroupRows = groupRows
+	PairGroup = pairGroup
+)

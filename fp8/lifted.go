@@ -53,16 +53,19 @@ func (p *Packed) Lift(dst []float32, ldd int, x []float32, ldx, m int) bool {
 // for i < m and n0 <= j < n1, n0 a multiple of 16, and x the rows before they were
 // lifted. The weights are decoded in registers.
 func (p *Packed) MulLifted(b int, y []float32, ldy int, lifted []float32, ldx, m, n0, n1 int) {
+	p.mulLifted(b, y, ldy, lifted, ldx, m, n0, n1, 0)
+}
+
+// mulLifted is MulLifted whose results may bypass the caches, with 1 for bypass.
+func (p *Packed) mulLifted(b int, y []float32, ldy int, lifted []float32, ldx, m, n0, n1, bypass int) {
+	c := callOf(simd.Blocks().CallFMA, p.k)
 	for n := n0; n < n1; n += blockOutputs {
 		end := min(n+blockOutputs, n1)
 		for i := 0; i < m; {
-			rows := m - i
-			if rows >= 3*groupRows/2 { // or no small group remains
-				rows = groupRows
-			}
-			width := max(simd.Lanes, callOps/2/(rows*p.k)/simd.Lanes*simd.Lanes)
+			rows := c.rows(m-i, groupRows)
+			width := c.width(rows)
 			for j := n; j < end; j += width {
-				p.kernel(b, y[i*ldy+j-n0:], ldy, lifted[i*ldx:], ldx, rows, j, min(j+width, end))
+				p.kernel(b, y[i*ldy+j-n0:], ldy, lifted[i*ldx:], ldx, rows, j, min(j+width, end), bypass)
 			}
 			i += rows
 		}
@@ -70,16 +73,61 @@ func (p *Packed) MulLifted(b int, y []float32, ldy int, lifted []float32, ldx, m
 	runtime.KeepAlive(p) // the weights are not memory that the collector sees
 }
 
+// call bounds the calls of a kernel that goes through all of k.
+type call struct {
+	fma  int // multiply-adds that one should not exceed
+	tile int // rows of the widest register tile
+	k    int
+}
+
+func callOf(fma, k int) call { return call{fma, simd.Blocks().RowTile, k} }
+
+// leastRows are in any call: with fewer, it decodes each weight for too few of them. As
+// sums begin and end in one call, which has 16 outputs at least, it exceeds fma where k is
+// above fma/(4*16): 4 rows of 16,384 columns are a million multiply-adds (docs/why.md).
+const leastRows = 4
+
+// rows is how many of the next m rows a call takes, group at most or somewhat more, so
+// that no small group remains.
+func (c call) rows(m, group int) int {
+	if fit := c.fma / (c.k * simd.Lanes); fit < group {
+		if fit > c.tile {
+			fit -= fit % c.tile
+		}
+		group = max(fit, leastRows)
+	}
+	switch {
+	case m <= group:
+		return m
+	case m >= 3*group/2:
+		return group
+	case m*c.k*simd.Lanes <= c.fma:
+		return m
+	}
+	return (m + 1) / 2
+}
+
+// width is how many outputs of so many rows a call computes: as many as the level
+// allows, in whole register tiles if there is room for one.
+func (c call) width(rows int) int {
+	const tile = 64 // outputs of the widest
+	n := c.fma / (rows * c.k)
+	if n >= tile {
+		return n / tile * tile
+	}
+	return max(simd.Lanes, n/simd.Lanes*simd.Lanes)
+}
+
 // kernel is one call for the outputs n0 .. n1.
-func (p *Packed) kernel(b int, y []float32, ldy int, lifted []float32, ldx, m, n0, n1 int) {
+func (p *Packed) kernel(b int, y []float32, ldy int, lifted []float32, ldx, m, n0, n1, bypass int) {
 	panel := n0 / simd.Lanes
 	codes, scales := p.w.codes[p.codesAt(b, panel):], p.scales[p.scalesAt(b, panel, 0):]
 	ldc, lds := p.k*simd.Lanes, p.groups*simd.Lanes
 	if p.lift == liftHalf {
-		simd.GemmE4M3Half(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, p.k, p.step)
+		simd.GemmE4M3Half(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, p.k, p.step, bypass)
 		return
 	}
-	simd.GemmE4M3(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, p.k, p.step)
+	simd.GemmE4M3(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, p.k, p.step, bypass)
 }
 
 // lift readies m rows from element at on, as float32.

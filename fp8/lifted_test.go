@@ -49,7 +49,7 @@ func TestLifts(t *testing.T) {
 // and MulLifted give the bits of the definition, which are those of MulPanels.
 func TestMulLifted(t *testing.T) {
 	r := newRand(62)
-	sizes := [][3]int{{1, 70, 280}, {2, 1, 4}, {3, 33, 1000}, {5, 16, 256}, {13, 100, 36}, {17, 31, 64}, {75, 17, 40}, {4, 800, 16}, {19, 20, 5600}}
+	sizes := [][3]int{{1, 70, 280}, {2, 1, 4}, {3, 33, 1000}, {5, 16, 256}, {13, 100, 36}, {17, 31, 64}, {75, 17, 40}, {4, 800, 16}, {19, 20, 5600}, {7, 17, 17000}}
 	if testing.Short() {
 		sizes = sizes[:3]
 	}
@@ -84,6 +84,45 @@ func TestMulLifted(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCalls: whatever the sizes, no call has more multiply-adds than a level allows, or
+// than 4 rows by 16 outputs are, and together they take every row and whole panels.
+func TestCalls(t *testing.T) {
+	levels := []struct{ fma, tile int }{
+		{simd.Blocks().CallFMA, simd.Blocks().RowTile}, {simd.Blocks().CallPairs, simd.Blocks().RowTile},
+		{1 << 19, 6}, {1 << 18, 6}, {5 << 18, 8}, {5 << 17, 8}, {100_000, 8}, {50_000, 8}, // avx2, avx512, neon, and in pairs
+	}
+	for _, l := range levels {
+		for _, group := range []int{fp8.GroupRows, fp8.PairGroup} {
+			for k := 4; k <= 32768; k += 4 {
+				bound := max(l.fma, 4*simd.Lanes*k)
+				for _, m := range []int{1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 17, 18, 23, 24, 37, 132} {
+					smallest := m
+					for left := m; left > 0; {
+						rows := fp8.CallRows(l.fma, l.tile, k, left, group)
+						width := fp8.CallWidth(l.fma, l.tile, k, rows)
+						if rows < 1 || rows > left || width < simd.Lanes || width%simd.Lanes != 0 || rows*width*k > bound {
+							t.Fatalf("%+v, k %d: a call of %d of %d rows by %d outputs, want at most %d multiply-adds", l, k, rows, left, width, bound)
+						}
+						left -= rows
+						smallest = min(smallest, rows)
+					}
+					if smallest < min(m, 2) {
+						t.Fatalf("%+v, k %d: of %d rows, one is alone", l, k, m)
+					}
+				}
+				if k <= 512 && l.fma >= 100_000 {
+					require.Equal(t, fp8.GroupRows, fp8.CallRows(l.fma, l.tile, k, 132, fp8.GroupRows), "%+v, k %d", l, k)
+				}
+			}
+		}
+	}
+	// Long sums take whole register tiles.
+	require.Equal(t, 8, fp8.CallRows(5<<18, 8, 7168, 132, fp8.GroupRows))
+	require.Equal(t, 5, fp8.CallRows(5<<18, 8, 16384, 132, fp8.GroupRows))
+	require.Equal(t, 6, fp8.CallRows(1<<19, 6, 4096, 132, fp8.GroupRows))
+	require.Equal(t, 4, fp8.CallRows(1<<19, 6, 16384, 132, fp8.GroupRows))
 }
 
 // Activations at the limits of what can be lifted and beyond, which a NaN or an

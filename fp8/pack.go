@@ -39,6 +39,9 @@ type PackOptions struct {
 	// unmapped before. nil: the memory is the weights' own, off the
 	// garbage-collected heap.
 	Into []byte
+	// Progress, if not nil, is called as packing goes on, with the number of codes
+	// packed since it was called last; all in all that is N*K of every matrix.
+	Progress func(codes int)
 }
 
 // Pack copies matrices of equal shape [N, K], element type and kind, one for each
@@ -61,6 +64,9 @@ func Pack(ms []Matrix, opt PackOptions) (*Packed, error) {
 	for b := range ms {
 		for panel := range p.panels {
 			finite = p.packPanel(&ms[b], b, panel) && finite
+			if opt.Progress != nil {
+				opt.Progress(min(simd.Lanes, p.n-panel*simd.Lanes) * p.k)
+			}
 		}
 	}
 	p.setLift(finite)

@@ -34,7 +34,7 @@ const (
 	blockRows, blockPanels = 64, 8
 	// The same for lifted rows. A worker holds those of an item, and few columns
 	// of weights stay in its second-level cache.
-	liftedRows, liftedPanels = 72, 48
+	liftedRows, liftedPanels = 132, 192
 	// liftedValues bounds the lifted activations of an item, long rows aside.
 	liftedValues = 1 << 16
 	// wideRows are the rows of bf16 or f16 that are widened at a time.
@@ -46,8 +46,9 @@ const (
 	// group. Both are made of whole register tiles of every instruction set.
 	blockOutputs = 192
 	groupRows    = 12
-	// callOps bounds the operations of a call, for Go cannot interrupt it.
-	callOps = 1 << 20
+	// bypassBytes is the size from which on results are written past the caches:
+	// they would not find all of them there who read them next.
+	bypassBytes = 16 << 20
 )
 
 // Mul computes, for every matrix b of the batch, row i < M and output j < N,
@@ -64,6 +65,11 @@ const (
 // is looked at between pieces of work and may be nil, and the pool's: what y holds
 // is then undefined.
 func (p *Packed) Mul(ctx context.Context, pool *Pool, y []float32, x Rows, s Shape) error {
+	return p.mul(ctx, pool, y, x, s, false)
+}
+
+// mul is Mul, or MulBF16 if pairs is set.
+func (p *Packed) mul(ctx context.Context, pool *Pool, y []float32, x Rows, s Shape, pairs bool) error {
 	if err := p.Acquire(); err != nil {
 		return err
 	}
@@ -74,15 +80,27 @@ func (p *Packed) Mul(ctx context.Context, pool *Pool, y []float32, x Rows, s Sha
 	}
 	t := p.tasks.take()
 	var items int
-	t.p, t.y, t.x, t.s = p, y, x, s
-	if p.Lifts() {
+	t.p, t.y, t.x, t.s, t.pairs = p, y, x, s, pairs
+	if p.batch*s.M >= bypassBytes/4/p.n {
+		t.bypass = 1
+	}
+	switch {
+	case pairs:
+		t.grid, items = p.splitPairs(s.M, pool.Workers())
+		switch {
+		case !p.Folds():
+			t.halves = room(t.halves, pool.Workers()*t.rows*p.k)
+		case x.Kind() != ElemF32:
+			t.lifted = room(t.lifted, pool.Workers()*t.rows*p.k)
+		}
+	case p.Lifts():
 		t.grid, items = p.splitLifted(s.M, pool.Workers())
 		t.lifted = room(t.lifted, pool.Workers()*t.rows*p.k)
-	} else {
+	default:
 		t.grid, items = p.split(s.M, pool.Workers())
 	}
 	err = pool.Run(ctx, items, t)
-	*t = task{lifted: t.lifted} // nothing of the caller's is kept
+	*t = task{lifted: t.lifted, halves: t.halves} // nothing of the caller's is kept
 	p.tasks.give(t)
 	return err
 }
@@ -147,7 +165,10 @@ type task struct {
 	x Rows
 	s Shape
 	grid
+	pairs  bool      // in the second arithmetic
 	lifted []float32 // [worker][rows][k]
+	halves []uint16  // the same, of the second arithmetic
+	bypass int       // 1: results bypass the caches
 }
 
 // grid cuts a product into items of work: blocks of rows of groups of panels of
@@ -195,9 +216,13 @@ func (t *task) Do(worker, item int) error {
 	m, n1 := min(t.rows, t.s.M-i0), min(n0+t.panels*simd.Lanes, p.n)
 	y := t.y[b*t.s.StrideY+i0*t.s.LdY+n0:]
 	at := b*t.s.StrideX + i0*t.s.LdX
+	if t.pairs {
+		t.doPairs(worker, b, y, at, m, n0, n1)
+		return nil
+	}
 	if p.Lifts() {
 		if lifted := t.lifted[worker*t.rows*p.k:][:m*p.k]; t.lift(lifted, at, m) {
-			p.MulLifted(b, y, t.s.LdY, lifted, p.k, m, n0, n1)
+			p.mulLifted(b, y, t.s.LdY, lifted, p.k, m, n0, n1, t.bypass)
 			return nil
 		}
 	}

@@ -28,6 +28,11 @@ const slabRows = 4 * blockRows
 // Errors: ErrScale for weights without scales, ErrShape for a group below 1, and
 // those of Mul.
 func (p *Packed) MulQuant(ctx context.Context, pool *Pool, y []float32, x Rows, s Shape, group int) error {
+	return p.mulQuant(ctx, pool, y, x, s, group, false)
+}
+
+// mulQuant is MulQuant, or MulQuantBF16 if pairs is set.
+func (p *Packed) mulQuant(ctx context.Context, pool *Pool, y []float32, x Rows, s Shape, group int, pairs bool) error {
 	if err := p.Acquire(); err != nil {
 		return err
 	}
@@ -43,7 +48,7 @@ func (p *Packed) MulQuant(ctx context.Context, pool *Pool, y []float32, x Rows, 
 		return err
 	}
 	t := p.quants.take()
-	t.task = task{p: p, y: y, x: x, s: s}
+	t.task = task{p: p, y: y, x: x, s: s, pairs: pairs}
 	t.group = min(group, p.k)
 	err = t.run(ctx, pool)
 	t.task = task{} // nothing of the caller's is kept
@@ -129,6 +134,10 @@ func (t *multiplying) Do(_, item int) error {
 	row := b*t.m + i0
 	if t.same {
 		row = i0
+	}
+	if t.pairs {
+		p.MulQuantBF16Panels(b, y, t.s.LdY, t.codes[row*p.k:], p.k, t.scales[row*t.groups:], t.groups, t.group, m, n0, n1)
+		return nil
 	}
 	p.MulQuantPanels(b, y, t.s.LdY, t.codes[row*p.k:], p.k, t.scales[row*t.groups:], t.groups, t.group, m, n0, n1)
 	return nil

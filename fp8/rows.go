@@ -39,6 +39,14 @@ func (r Rows) Float32(i int) float32 { return r.v.at(i) }
 // F32 is the wrapped slice of float32 elements, nil for other kinds.
 func (r Rows) F32() []float32 { return r.v.floats }
 
+// BF16 is the wrapped slice of the bits of bf16 elements, nil for other kinds.
+func (r Rows) BF16() []uint16 {
+	if r.v.elem != ElemBF16 {
+		return nil
+	}
+	return r.v.halves
+}
+
 // Widen fills dst[:n] with the elements off .. off+n.
 func (r Rows) Widen(dst []float32, off, n int) { r.v.widen(dst[:n], off) }
 

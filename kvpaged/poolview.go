@@ -54,19 +54,24 @@ func (v *PoolView) Rows() int { return v.rows }
 // Width values long, ld >= Width. Every index must be in [0, Rows()).
 func (v *PoolView) Gather(dst []float32, ld int, rows []int32) {
 	c := v.cache
-	page := uint(c.cfg.PageTokens)
 	t := tile{ld: ld, width: c.cfg.Width}
 	for len(rows) > 0 {
 		t.dst, t.n = dst, min(len(rows), tileRows)
-		for i, r := range rows[:t.n] {
-			if r < 0 || int(r) >= v.rows {
-				panic(fmt.Sprintf("kvpaged: physical row %d of %d", r, v.rows))
-			}
-			c.locate(&t, i, int32(uint(r)/page), v.layer, int(uint(r)%page))
-		}
+		v.locate(&t, rows)
 		c.widen(&t)
 		rows = rows[t.n:]
 		dst = dst[min(t.n*ld, len(dst)):]
 	}
 	runtime.KeepAlive(c)
+}
+
+// locate puts physical rows into a tile.
+func (v *PoolView) locate(t *tile, rows []int32) {
+	page := uint(v.cache.cfg.PageTokens)
+	for i, r := range rows[:t.n] {
+		if r < 0 || int(r) >= v.rows {
+			panic(fmt.Sprintf("kvpaged: physical row %d of %d", r, v.rows))
+		}
+		v.cache.locate(t, i, int32(uint(r)/page), v.layer, int(uint(r)%page))
+	}
 }

@@ -159,13 +159,7 @@ func (v *View) Widen(dst []float32, ld, pos, n int) {
 	t := tile{ld: ld, width: c.cfg.Width}
 	for ; n > 0; n -= t.n {
 		t.dst, t.n = dst, min(n, tileRows)
-		for i := 0; i < t.n; {
-			page, slot, rows := v.run(pos + i)
-			for end := min(i+rows, t.n); i < end; i++ {
-				c.locate(&t, i, page, v.layer, slot)
-				slot++
-			}
-		}
+		v.locate(&t, pos)
 		c.widen(&t)
 		pos += t.n
 		dst = dst[min(t.n*ld, len(dst)):]
@@ -180,15 +174,31 @@ func (v *View) Gather(dst []float32, ld int, positions []int32) {
 	t := tile{ld: ld, width: c.cfg.Width}
 	for len(positions) > 0 {
 		t.dst, t.n = dst, min(len(positions), tileRows)
-		for i, pos := range positions[:t.n] {
-			page, slot := v.place(int(pos))
-			c.locate(&t, i, page, v.layer, slot)
-		}
+		v.locateAt(&t, positions)
 		c.widen(&t)
 		positions = positions[t.n:]
 		dst = dst[min(t.n*ld, len(dst)):]
 	}
 	runtime.KeepAlive(c)
+}
+
+// locate puts the rows from pos on into a tile.
+func (v *View) locate(t *tile, pos int) {
+	for i := 0; i < t.n; {
+		page, slot, rows := v.run(pos + i)
+		for end := min(i+rows, t.n); i < end; i++ {
+			v.seq.c.locate(t, i, page, v.layer, slot)
+			slot++
+		}
+	}
+}
+
+// locateAt puts the rows of positions into a tile.
+func (v *View) locateAt(t *tile, positions []int32) {
+	for i, pos := range positions[:t.n] {
+		page, slot := v.place(int(pos))
+		v.seq.c.locate(t, i, page, v.layer, slot)
+	}
 }
 
 // Write stores one row, float32 [Width], at the position of a new token, rounded

@@ -31,6 +31,7 @@ type absorbed struct {
 	ignored atomic.Int64 // entries of index lists that were garbage
 
 	q    []float32 // panels [.][C][Lanes]; a segment starts a new panel
+	pq   []uint16  // the same in pairs, see pairPanel
 	o    []float32 // [wave row][ldo]: O, then the normalised latent output
 	ldo  int       // stride of a row of R values
 	m, l []float32 // [wave row]
@@ -107,13 +108,21 @@ func (a *absorbed) size(p *Plan) {
 	a.tok = make([]int32, a.waveTokens)
 	a.seg = make([]int32, a.waveTokens)
 	a.busy = make([]float64, len(p.scratch))
-	a.slots = make([]slot, max(2*len(p.scratch), minSlots))
+	slots := max(2*len(p.scratch), minSlots)
+	if len(p.scratch) == 1 {
+		slots = 1 // each result is folded at once, and its memory stays in the caches
+	}
+	a.slots = make([]slot, slots)
 }
 
 func (a *absorbed) cut(p *Plan, c *cutter) {
 	rows := a.waveTokens * p.cfg.Heads
 	panels := rows/simd.Lanes + cap(a.segs)
-	a.q = c.cut(panels * p.cfg.Width() * simd.Lanes)
+	if p.cfg.Arithmetic == BF16 {
+		a.pq = c.cut16(panels * pairPanel(p.cfg.Width()))
+	} else {
+		a.q = c.cut(panels * p.cfg.Width() * simd.Lanes)
+	}
 	a.o = c.cut(rows * a.ldo)
 	a.m = c.cut(rows)
 	a.l = c.cut(rows)
@@ -372,19 +381,46 @@ func (q *packStage) Do(worker, panel int) error {
 	} else {
 		p.call.q.Widen(x, at, n*width)
 	}
-	simd.PackRows(a.q[panel*width*simd.Lanes:], width*simd.Lanes, x, width, n, width)
+	if c.Arithmetic == BF16 {
+		ld := pairPanel(width)
+		simd.PackPairs(a.pq[panel*ld:], ld, x, width, n, width)
+	} else {
+		simd.PackRows(a.q[panel*width*simd.Lanes:], width*simd.Lanes, x, width, n, width)
+	}
 	return nil
 }
 
 // scatter writes values k0, k0+1, ... of head h's query of wave token i into
-// its lane of the packed panels.
+// its lane of the packed panels. In the second arithmetic, k0 is even or x the last values of the query.
 func (a *absorbed) scatter(c *Config, i, h, k0 int, x []float32) {
 	s := &a.segs[a.seg[i]]
 	row := (i-s.wave0)*c.Heads + h
 	panel := s.panel0 + row/simd.Lanes
+	if c.Arithmetic == BF16 {
+		scatterPairs(a.pq[panel*pairPanel(c.Width())+2*(row%simd.Lanes):], k0, x)
+		return
+	}
 	dst := a.q[(panel*c.Width()+k0)*simd.Lanes+row%simd.Lanes:]
 	for k, v := range x {
 		dst[k*simd.Lanes] = v
+	}
+}
+
+// scatterPairs writes values k0, k0+1, ... of a query, rounded to bf16, into its lane of a panel in pairs. An odd last
+// place is 0.
+func scatterPairs(lane []uint16, k0 int, x []float32) {
+	var some [64]uint16
+	for len(x) > 0 {
+		n := min(len(x), len(some))
+		simd.NarrowActBF16(some[:n], x[:n])
+		for i, u := range some[:n] {
+			k := k0 + i
+			lane[k/2*2*simd.Lanes+k%2] = u
+		}
+		k0, x = k0+n, x[n:]
+	}
+	if k0%2 == 1 {
+		lane[k0/2*2*simd.Lanes+1] = 0
 	}
 }
 
@@ -446,9 +482,8 @@ func (a *absorbed) await(ctx context.Context, sl *slot, unit int) error {
 func (p *Plan) attend(s *scratch, b *block, part int, res result) {
 	a, c := &p.abs, &p.cfg
 	seg := &a.segs[b.seg]
-	width, rows, ld := c.Width(), b.rows, stride(c.Width())
+	rows := b.rows
 	first := b.row0 - seg.wave0*c.Heads // row in the segment
-	q := a.q[(seg.panel0+first/simd.Lanes)*width*simd.Lanes:]
 	for j := range rows {
 		lo, hi := c.Mask.visible(seg.pos0+(first+j)/c.Heads, seg.keys)
 		s.rowLo[j], s.rowHi[j] = int32(lo), int32(hi)
@@ -458,17 +493,35 @@ func (p *Plan) attend(s *scratch, b *block, part int, res result) {
 		if k0 >= k1 {
 			continue
 		}
-		keys := k1 - k0
-		p.views[seg.seq].Widen(s.tile, ld, k0, keys)
-		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, keys)
-		s.attend(&tile{
-			keys: keys, rows: rows,
-			x: s.tile, ldx: ld, k: width, q: q,
-			v: s.tile, ldv: ld, cols: c.Latent,
-			o: res.o, ldo: a.ldo, m: res.m, l: res.l,
-			next: &ahead{view: &p.views[seg.seq], pos: k1, n: min(tileKeys, b.hi-k1)},
-		}, c.Scale)
+		t := p.absorbedTile(seg, first, rows, res)
+		k0 = t.pairDown(k0)
+		t.keys = k1 - k0
+		if t.pairs {
+			s.readPairs(&t, &p.views[seg.seq], k0)
+		} else {
+			p.views[seg.seq].Widen(s.tile, t.ldx, k0, t.keys)
+			t.x, t.v = s.tile, s.tile
+		}
+		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, t.keys)
+		t.next = &ahead{view: &p.views[seg.seq], pos: k1, n: min(tileKeys, b.hi-k1)}
+		s.attend(&t, c.Scale)
 	}
+}
+
+// absorbedTile is a tile without keys for rows of seg from row first on, and their results.
+func (p *Plan) absorbedTile(seg *segment, first, rows int, res result) tile {
+	a, c := &p.abs, &p.cfg
+	t := tile{
+		rows: rows, k: c.Width(), cols: c.Latent, ldx: stride(c.Width()), ldv: stride(c.Width()),
+		o: res.o, ldo: a.ldo, m: res.m, l: res.l, pairs: c.Arithmetic == BF16,
+	}
+	panel := seg.panel0 + first/simd.Lanes
+	if t.pairs {
+		t.pq = a.pq[panel*pairPanel(t.k):]
+	} else {
+		t.q = a.q[panel*t.k*simd.Lanes:]
+	}
+	return t
 }
 
 // foldReady folds the results of b that are ready, in key order. One worker
@@ -553,7 +606,7 @@ func (p *Plan) finishRows(s *scratch, b *block, from, to int) {
 	if direct {
 		out, ldout = p.call.out.F32()[at*c.Latent:], c.Latent
 	}
-	simd.FinishRows(out, ldout, run.o, a.ldo, run.m, run.l, sink, lse, top, n, c.Latent)
+	simd.FinishRows(out, ldout, run.o, a.ldo, run.m, run.l, sink, lse, top, n, c.Latent, 0)
 	if p.call.coreOnly() && !direct {
 		for j := range n {
 			p.call.out.Narrow((at+j)*c.Latent, out[j*ldout:][:c.Latent])

@@ -41,6 +41,9 @@ func TestEveryCombination(t *testing.T) {
 				w.weight = weightKind{bn: 5, bk: 40}
 				w.format, w.group, w.seed = f.format, 9, uint64(fi*10+mi)
 				w.cached, w.fresh, w.unread = []int{21, 0, 4}, []int{2, 5, 0}, true
+				if fi+mi > 5 { // every format and every mask in both
+					w.cfg.Arithmetic = arithmetics[(fi+mi)%2]
+				}
 				if fi%2 == 1 {
 					w.kv, w.gamma, w.sink = "bf16", "bf16", true
 				}

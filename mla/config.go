@@ -81,6 +81,18 @@ type Config struct {
 	// EpsilonZero means 0; otherwise finite and positive.
 	Epsilon float32
 
+	// LatentScale multiplies the latent part of a new row after its norm, before
+	// it is stored: sqrt(hidden/R) in LongCat. 0 means 1; otherwise finite. Where
+	// the norm rounds, so does this product.
+	LatentScale float32
+	// IndexTopK is set for models that choose keys by an indexer (index_topk of
+	// DeepSeek-V3.2 and GLM-5): they are dense only up to so many visible keys. A
+	// query that sees more, in a call without index lists, is ErrIndexer. 0 means
+	// no indexer.
+	IndexTopK int
+
+	// Arithmetic is in the bits of every result; F32 unless set.
+	Arithmetic   Arithmetic
 	Mask         Mask
 	RopeStyle    RopeStyle
 	FormRule     FormRule
@@ -131,6 +143,15 @@ func (c Config) checked() (Config, error) {
 	case !finite(c.Epsilon) || c.Epsilon < 0:
 		return c, fmt.Errorf("%w: Epsilon is %v, want a finite number above 0, or EpsilonZero", ErrConfig, c.Epsilon)
 	}
+	if c.LatentScale == 0 {
+		c.LatentScale = 1
+	}
+	if !finite(c.LatentScale) {
+		return c, fmt.Errorf("%w: LatentScale is %v, want a finite number", ErrConfig, c.LatentScale)
+	}
+	if c.IndexTopK < 0 {
+		return c, fmt.Errorf("%w: IndexTopK is %d, want at least 0", ErrConfig, c.IndexTopK)
+	}
 	if err := c.Mask.check(); err != nil {
 		return c, err
 	}
@@ -139,6 +160,9 @@ func (c Config) checked() (Config, error) {
 	}
 	if c.MAXThreshold == 0 {
 		c.MAXThreshold = DefaultMAXThreshold
+	}
+	if int(c.Arithmetic) >= len(arithmeticNames) {
+		return c, fmt.Errorf("%w: Arithmetic %d is unknown", ErrConfig, c.Arithmetic)
 	}
 	if c.RopeStyle > Half {
 		return c, fmt.Errorf("%w: RopeStyle %d is unknown", ErrConfig, c.RopeStyle)

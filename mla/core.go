@@ -15,6 +15,8 @@ type CoreConfig struct {
 	V     int     // d_v, leading values of a row that are its value; up to Width
 	Scale float32 // multiplies the scores; finite and not 0
 	Mask  Mask    // of Decode; sparse calls have none
+
+	Arithmetic Arithmetic // in the bits of every result; F32 unless set
 }
 
 // Core is attention over rows as they lie, without weights, norm and rope: the
@@ -34,7 +36,7 @@ func NewCore(cfg CoreConfig, lim Limits, pool *Pool) (*Core, error) {
 	if cfg.V < 1 || cfg.V > cfg.Width {
 		return nil, fmt.Errorf("%w: V is %d, want 1 to Width = %d", ErrConfig, cfg.V, cfg.Width)
 	}
-	c, err := Config{Heads: cfg.Heads, Nope: 1, V: 1, Latent: cfg.V, Scale: cfg.Scale, Mask: cfg.Mask}.checked()
+	c, err := Config{Heads: cfg.Heads, Nope: 1, V: 1, Latent: cfg.V, Scale: cfg.Scale, Mask: cfg.Mask, Arithmetic: cfg.Arithmetic}.checked()
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,9 +35,11 @@ func TestSameBits(t *testing.T) {
 		contexts = []int{65, 513}
 	}
 	for _, n := range contexts {
-		for _, form := range bothForms {
-			t.Run(fmt.Sprintf("keys=%d/%v", n, form), func(t *testing.T) {
+		for i, form := range slices.Concat(bothForms, bothForms) {
+			arithmetic := arithmetics[i/len(bothForms)]
+			t.Run(fmt.Sprintf("keys=%d/%v/arithmetic=%v", n, form, arithmetic), func(t *testing.T) {
 				w := light([]int{n - 3}, []int{3})
+				w.cfg.Arithmetic = arithmetic
 				m := w.make(t)
 				want := m.forward(t, m.plan(t, m.limits(), nil), form)
 				if n < 2000 {
@@ -79,7 +82,14 @@ func TestSameBits(t *testing.T) {
 // TestBatchMix runs sequences together and alone: equal bits, in the forms that
 // the rule picks.
 func TestBatchMix(t *testing.T) {
+	for _, arithmetic := range arithmetics {
+		t.Run(arithmetic.String(), func(t *testing.T) { batchMix(t, arithmetic) })
+	}
+}
+
+func batchMix(t *testing.T, arithmetic mla.Arithmetic) {
 	w := light([]int{0, 700, 64, 5, 0, 33}, []int{40, 2, 0, 70, 1, 1})
+	w.cfg.Arithmetic = arithmetic
 	m := w.make(t)
 	pool := mla.NewPool(3)
 	defer func() { require.NoError(t, pool.Close()) }()
@@ -101,8 +111,9 @@ func TestBatchMix(t *testing.T) {
 // in one fixed form the bits are equal.
 func TestCutPrompt(t *testing.T) {
 	const n = 150
-	for _, form := range bothForms {
+	for i, form := range slices.Concat(bothForms, bothForms) {
 		w := light([]int{0}, []int{n})
+		w.cfg.Arithmetic = arithmetics[i/len(bothForms)]
 		m := w.make(t)
 		want := m.forward(t, m.plan(t, m.limits(), nil), form)
 		for _, step := range []int{1, 7, 64} {
@@ -154,10 +165,12 @@ func TestManyWaves(t *testing.T) {
 // TestSteadyStateAllocatesNothing holds Forward and Decode to 0 allocations, on
 // one worker and on several, in both forms.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	for _, workers := range []int{1, 3} {
+	for i, workers := range []int{1, 3, 1, 3} {
 		pool := mla.NewPool(workers)
 		defer func() { require.NoError(t, pool.Close()) }()
-		m := light([]int{600, 0, 3}, []int{2, 9, 0}).make(t)
+		w := light([]int{600, 0, 3}, []int{2, 9, 0})
+		w.cfg.Arithmetic = arithmetics[i/2]
+		m := w.make(t)
 		p := m.plan(t, m.limits(), pool)
 		rows := m.tokens * m.cfg.Heads
 		b := m.batch()
@@ -170,7 +183,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			for i := range b.Forms {
 				b.Forms[i] = form
 			}
-			got := testing.AllocsPerRun(20, func() {
+			got := allocsPerRun(20, func() {
 				if err := p.Forward(ctx, out, q, kv, b); err != nil {
 					t.Error(err)
 				}
@@ -180,7 +193,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		core := mla.RowsF32(make([]float32, 2*m.cfg.Heads*m.width()))
 		latent := mla.RowsF32(make([]float32, 2*m.cfg.Heads*m.cfg.Latent))
 		one := mla.Batch{Cache: m.cache, Layer: m.layer, Seqs: m.seqs[:1], Offsets: []uint32{0, 2}}
-		got := testing.AllocsPerRun(20, func() {
+		got := allocsPerRun(20, func() {
 			if err := p.Decode(ctx, latent, core, one); err != nil {
 				t.Error(err)
 			}

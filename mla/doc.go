@@ -1,5 +1,6 @@
 // Package mla computes DeepSeek-style multi-head latent attention on CPUs:
-// prefill and decode of one layer over a paged cache of latent rows.
+// prefill and decode of one layer over a paged cache of latent rows, and the
+// attention block of a model around it.
 //
 // # Shapes
 //
@@ -38,12 +39,20 @@
 // commits them: the caller does, with [kvpaged.Seq.Commit], once every layer is
 // through.
 //
+// # A whole block
+//
+//	NewBlock(BlockConfig, BlockWeights) -> Block   from hidden states to hidden states
+//	Block.Save, LoadPackedBlock                    its packed weights, in a file
+//	Block.Plan(Limits, Pool) -> BlockPlan
+//	BlockPlan.Forward(ctx, out, hidden, Batch)     q and kv projections, the layer, o_proj
+//
 // # Beyond one dense call
 //
 //	Batch.Sparse   keys by index lists, physical or logical, with a second cache
 //	Core           attention alone, in FlashMLA's shapes: Decode, Prefill, SparseDecode, SparsePrefill
 //	Merge          partial results of disjoint keys
 //	ActDynamic     activations quantised to FP8, as GPUs do
+//	BF16           the second arithmetic, for processors that multiply pairs of bf16 values
 //
 // # Coming from MAX
 //

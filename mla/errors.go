@@ -24,6 +24,9 @@ var (
 	ErrLimit = errors.New("mla: beyond the limits of the plan")
 	// ErrUnmapped marks a visible position whose page is not mapped.
 	ErrUnmapped = errors.New("mla: page is not mapped")
+	// ErrIndexer marks a query that sees more keys than Config.IndexTopK in a call
+	// that brings no index lists.
+	ErrIndexer = errors.New("mla: index lists are missing")
 	// ErrBusy is returned when a Plan is entered twice at once, or closed while
 	// a Forward runs.
 	ErrBusy = errors.New("mla: busy")

@@ -163,6 +163,7 @@ func TestConfigErrors(t *testing.T) {
 		"mask unknown":    {func(c *mla.Config) { c.Mask.Kind = 77 }, "mask kind 77"},
 		"no window":       {func(c *mla.Config) { c.Mask.Kind = mla.MaskChunked }, "chunked has window 0"},
 		"window":          {func(c *mla.Config) { c.Mask.Window = 3 }, "causal takes no window"},
+		"arithmetic":      {func(c *mla.Config) { c.Arithmetic = 2 }, "Arithmetic 2"},
 		"style":           {func(c *mla.Config) { c.RopeStyle = 9 }, "RopeStyle 9"},
 		"rule":            {func(c *mla.Config) { c.FormRule = 9 }, "FormRule 9"},
 		"threshold":       {func(c *mla.Config) { c.MAXThreshold = -1 }, "MAXThreshold is -1"},

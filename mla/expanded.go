@@ -22,6 +22,10 @@ type expanded struct {
 	ldk, ldv int       // strides of rows of N+P and V values; those of o are ldv as well
 	k, v     []float32 // [group head][rowsCap][ldk], [group head][rowsCap][ldv]
 
+	// the same in the second arithmetic: values in pairs of keys
+	pk []uint16 // [group head][rowsCap][ldk]
+	pv []uint16 // [group head][pairsCap][2*ldv]
+
 	bigM, bigL, m, l []float32 // [group head][Tokens]
 	bigO, o          []float32 // [group head][Tokens][ldv]
 	part             []int32   // [group head][query block]: the open partition, -1 none
@@ -42,13 +46,21 @@ func (e *expanded) size(p *Plan) {
 	c := p.cfg
 	e.ldk, e.ldv = stride(c.Nope+c.Rope), stride(c.V)
 	e.rowsCap = p.lim.Buffer + tileKeys - 1
-	perHead := e.rowsCap*(e.ldk+e.ldv) + p.lim.Tokens*(2*e.ldv+4)
+	perRow := e.ldk + e.ldv
+	if c.Arithmetic == BF16 {
+		e.ldk = stride16(c.Nope + c.Rope)
+		perRow = (e.ldk + 2*e.ldv) / 2
+	}
+	perHead := e.rowsCap*perRow + p.lim.Tokens*(2*e.ldv+4)
 	e.groupHeads = min(max(expandFloats/perHead, 1), c.Heads)
 	if w := min(len(p.scratch), c.Heads); e.groupHeads < w {
 		e.groupHeads = w // one head a worker at least
 	}
 	e.part = make([]int32, e.groupHeads*queryBlocks(p.lim.Tokens))
 }
+
+// pairsCap is the pairs of keys that a head holds.
+func (e *expanded) pairsCap() int { return (e.rowsCap + 1) / 2 }
 
 func queryBlocks(tokens int) int { return (tokens + queryRows - 1) / queryRows }
 
@@ -57,8 +69,13 @@ func (e *expanded) cut(p *Plan, c *cutter) {
 		return // the core alone
 	}
 	g, t := e.groupHeads, p.lim.Tokens
-	e.k = c.cut(g * e.rowsCap * e.ldk)
-	e.v = c.cut(g * e.rowsCap * e.ldv)
+	if p.cfg.Arithmetic == BF16 {
+		e.pk = c.cut16(g * e.rowsCap * e.ldk)
+		e.pv = c.cut16(g * e.pairsCap() * 2 * e.ldv)
+	} else {
+		e.k = c.cut(g * e.rowsCap * e.ldk)
+		e.v = c.cut(g * e.rowsCap * e.ldv)
+	}
 	for _, f := range []*[]float32{&e.bigM, &e.bigL, &e.m, &e.l} {
 		*f = c.cut(g * t)
 	}
@@ -125,8 +142,14 @@ func (e *expanded) tiles() int { return (e.to-1)/tileKeys - e.from/tileKeys + 1 
 // carry moves the rows of the unfinished tile to the front of the buffer.
 func (e *expanded) carry() {
 	done, rows := e.ready-e.base, e.to-e.ready
-	if done > 0 {
-		for h := range e.heads {
+	for h := range e.heads {
+		switch {
+		case done == 0:
+		case e.pk != nil: // done is even
+			k, v := e.pk[h*e.rowsCap*e.ldk:], e.pv[h*e.pairsCap()*2*e.ldv:]
+			copy(k[:rows*e.ldk], k[done*e.ldk:])
+			copy(v[:(rows+1)/2*2*e.ldv], v[done*e.ldv:])
+		default:
 			k, v := e.k[h*e.rowsCap*e.ldk:], e.v[h*e.rowsCap*e.ldv:]
 			copy(k[:rows*e.ldk], k[done*e.ldk:])
 			copy(v[:rows*e.ldv], v[done*e.ldv:])
@@ -147,6 +170,10 @@ func (q *expandStage) Do(worker, item int) error {
 	t0 := (e.from/tileKeys + item/e.headPieces) * tileKeys
 	k0, k1 := max(t0, e.from), min(t0+tileKeys, e.to)
 	rows, at := k1-k0, k0-e.base
+	if c.Arithmetic == BF16 {
+		p.expandPairs(s, k0, rows, piece)
+		return nil
+	}
 	p.views[e.seq].Widen(s.tile, ld, k0, rows)
 	p.activate(&s.act, p.layer.w.uv, s.tile, ld, rows, c.Latent, c.ActBlockLatent)
 	for g := piece * e.heads / e.headPieces; g < (piece+1)*e.heads/e.headPieces; g++ {
@@ -159,6 +186,45 @@ func (q *expandStage) Do(worker, item int) error {
 		}
 	}
 	return nil
+}
+
+// pairsAt is the pairs of values of a group's head from row, which is even, on.
+func (e *expanded) pairsAt(head, row int) []uint16 {
+	return e.pv[(head*e.pairsCap()+row/2)*2*e.ldv:]
+}
+
+// expandPairs is expandStage in the second arithmetic. Keys that begin in the middle of a pair complete it.
+func (p *Plan) expandPairs(s *scratch, k0, rows, piece int) {
+	e, c := &p.exp, &p.cfg
+	ld, ld16, ldval := stride(c.Width()), stride16(c.Width()), stride16(c.V)
+	p.views[e.seq].ReadBF16(s.pairX, ld16, s.pairWide, k0, rows)
+	for i := range rows {
+		simd.WidenBF16(s.tile[i*ld:], s.pairX[i*ld16:][:c.Latent])
+	}
+	p.activate(&s.act, p.layer.w.uv, s.tile, ld, rows, c.Latent, c.ActBlockLatent)
+	at := k0 - e.base
+	for g := piece * e.heads / e.headPieces; g < (piece+1)*e.heads/e.headPieces; g++ {
+		k := e.pk[(g*e.rowsCap+at)*e.ldk:]
+		p.mul(p.layer.w.k, e.head0+g, s.xs, c.Nope, &s.act, rows, 0, c.Nope)
+		for i := range rows {
+			simd.NarrowValueBF16(k[i*e.ldk:], s.xs[i*c.Nope:][:c.Nope])
+			copy(k[i*e.ldk+c.Nope:][:c.Rope], s.pairX[i*ld16+c.Latent:])
+		}
+		p.mul(p.layer.w.uv, e.head0+g, s.ys, c.V, &s.act, rows, 0, c.V)
+		for i := range rows {
+			simd.NarrowValueBF16(s.pairValue[i*ldval:], s.ys[i*c.V:][:c.V])
+		}
+		odd := at % 2
+		if odd == 1 {
+			v := e.pairsAt(g, at-1)
+			for i, u := range s.pairValue[:c.V] {
+				v[2*i+1] = u
+			}
+		}
+		if rows > odd {
+			simd.InterleaveBF16(e.pairsAt(g, at+odd), 2*e.ldv, s.pairValue[odd*ldval:], ldval, rows-odd, c.V)
+		}
+	}
 }
 
 // expandedStage attends with one block of query tokens of one head:
@@ -187,7 +253,6 @@ func (q *expandedStage) Do(worker, item int) error {
 			packed = true
 		}
 		k0, k1 := max(t0, lo), min(t0+tileKeys, hi, e.ready)
-		keys, row := k1-k0, g*e.rowsCap+k0-e.base
 		if part := int32(t0 / partitionKeys); part != e.part[item] {
 			e.foldPartition(c, item, at, rows)
 			e.part[item] = part
@@ -195,13 +260,19 @@ func (q *expandedStage) Do(worker, item int) error {
 			clear(l)
 			clear(o)
 		}
-		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, keys)
-		s.attend(&tile{
-			keys: keys, rows: rows,
-			x: e.k[row*e.ldk:], ldx: e.ldk, k: d, q: s.q,
-			v: e.v[row*e.ldv:], ldv: e.ldv, cols: c.V,
-			o: o, ldo: e.ldv, m: m, l: l,
-		}, c.Scale)
+		t := tile{
+			rows: rows, k: d, cols: c.V, ldx: e.ldk, ldv: e.ldv, q: s.q, pq: s.pairQ,
+			o: o, ldo: e.ldv, m: m, l: l, pairs: c.Arithmetic == BF16,
+		}
+		k0 = t.pairDown(k0)
+		t.keys = k1 - k0
+		if row := k0 - e.base; t.pairs {
+			t.px, t.pv, t.ldv = e.pk[(g*e.rowsCap+row)*e.ldk:], e.pairsAt(g, row), 2*e.ldv
+		} else {
+			t.x, t.v = e.k[(g*e.rowsCap+row)*e.ldk:], e.v[(g*e.rowsCap+row)*e.ldv:]
+		}
+		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, t.keys)
+		s.attend(&t, c.Scale)
 	}
 	if e.last {
 		e.foldPartition(c, item, at, rows)
@@ -230,7 +301,16 @@ func (p *Plan) packQueries(s *scratch, head, tok, rows int) {
 			p.rotateAt(s, x[c.Nope:], tok+i)
 		}
 	}
-	simd.PackRows(s.q, d*simd.Lanes, s.qrow, d, rows, d)
+	s.pack(c, s.qrow, d, rows, d)
+}
+
+// pack packs n queries of k values for the tiles of one head.
+func (s *scratch) pack(c *Config, x []float32, ldx, n, k int) {
+	if c.Arithmetic == BF16 {
+		simd.PackPairs(s.pairQ, pairPanel(k), x, ldx, n, k)
+	} else {
+		simd.PackRows(s.q, k*simd.Lanes, x, ldx, n, k)
+	}
 }
 
 // finishQueries divides the rows of a query block and writes them out.
@@ -242,7 +322,7 @@ func (p *Plan) finishQueries(s *scratch, head, tok, at, rows int) {
 		fill(sink, p.call.Sink[head])
 	}
 	lse, top := s.lse[:rows], s.top[:rows]
-	simd.FinishRows(s.fin, c.V, e.bigO[at*e.ldv:], e.ldv, e.bigM[at:], e.bigL[at:], sink, lse, top, rows, c.V)
+	simd.FinishRows(s.fin, c.V, e.bigO[at*e.ldv:], e.ldv, e.bigM[at:], e.bigL[at:], sink, lse, top, rows, c.V, 0)
 	for i := range rows {
 		row := (tok+i)*c.Heads + head
 		p.call.out.Narrow(row*c.V, s.fin[i*c.V:(i+1)*c.V])

@@ -64,7 +64,7 @@ type Batch struct {
 // sequence is in (FormRuleMAX excepted), any page size and any Limits.Buffer.
 // Forward allocates nothing unless it fails. A nil ctx is never cancelled.
 //
-// Errors: ErrShape, ErrLimit, ErrUnmapped, ErrBusy, ErrClosed, those of kvpaged
+// Errors: ErrShape, ErrLimit, ErrUnmapped, ErrIndexer, ErrBusy, ErrClosed, those of kvpaged
 // (not reserved, shared slot, busy, closed), ErrClosed of a closed pool, ErrPanic,
 // and ctx.Err.
 func (p *Plan) Forward(ctx context.Context, out, q, kv Rows, b Batch) error {
@@ -148,6 +148,11 @@ func poolError(err error) error {
 
 func (p *Plan) compute(ctx context.Context) error {
 	p.abs.ignored.Store(0)
+	if p.call.block != nil {
+		if err := p.call.block.project(ctx); err != nil {
+			return err
+		}
+	}
 	if p.call.kind == wholeLayer {
 		stores := (p.call.tokens + storeTokens - 1) / storeTokens
 		if err := p.pool.Run(ctx, stores, (*storeStage)(p)); err != nil {
@@ -166,6 +171,9 @@ func (p *Plan) compute(ctx context.Context) error {
 	if p.call.ignored != nil {
 		*p.call.ignored = p.abs.ignored.Load()
 	}
+	if p.call.block != nil {
+		return p.call.block.output(ctx)
+	}
 	return nil
 }
 
@@ -182,6 +190,11 @@ func (p *Plan) check() error {
 		}
 	} else if err := p.checkBatch(); err != nil {
 		return err
+	}
+	if p.call.block != nil {
+		if err := p.call.block.ready(); err != nil {
+			return err
+		}
 	}
 	if err := p.checkShapes(); err != nil {
 		return err
@@ -281,8 +294,8 @@ type named struct {
 // written or read.
 func (p *Plan) checkOverlaps() error {
 	b := &p.call.Batch
-	written := [...]named{{"out", p.call.out}, {"Batch.LSE", RowsF32(b.LSE)}, {"Batch.MaxLogit", RowsF32(b.MaxLogit)}}
-	read := [...]named{{"q", p.call.q}, {"kv", p.call.kv}, {"kv", p.call.dense}, {"Batch.Freqs", b.Freqs}, {"Batch.Sink", RowsF32(b.Sink)}}
+	written := [...]named{{"out", p.call.out}, {"out", p.call.blockOut}, {"Batch.LSE", RowsF32(b.LSE)}, {"Batch.MaxLogit", RowsF32(b.MaxLogit)}}
+	read := [...]named{{"q", p.call.q}, {"kv", p.call.kv}, {"kv", p.call.dense}, {"hidden", p.call.hidden}, {"Batch.Freqs", b.Freqs}, {"Batch.Sink", RowsF32(b.Sink)}}
 	for i, w := range written {
 		for _, other := range written[:i] {
 			if w.r.Overlaps(other.r) {
@@ -475,6 +488,9 @@ func (p *Plan) checkLeased() error {
 		if err := p.checkMapped(i, first, s); err != nil {
 			return err
 		}
+		if err := p.checkIndexer(i, first, s); err != nil {
+			return err
+		}
 		p.forms[i] = p.formOf(i, s, keys, longest)
 	}
 	return nil
@@ -488,6 +504,22 @@ func (p *Plan) checkMapped(i, first, s int) error {
 	for pos := lo; pos < hi; pos += page - pos%page {
 		if !p.views[i].Mapped(pos) {
 			return fmt.Errorf("%w: sequence %d, position %d, which its new tokens see", ErrUnmapped, i, pos)
+		}
+	}
+	return nil
+}
+
+// checkIndexer tests that no new token sees more keys than a model with an
+// indexer attends to without its lists.
+func (p *Plan) checkIndexer(i, first, s int) error {
+	most := p.cfg.IndexTopK
+	if most == 0 || first+s <= most {
+		return nil
+	}
+	for pos := first; pos < first+s; pos++ {
+		if lo, hi := p.cfg.Mask.visible(pos, first+s); hi-lo > most {
+			return fmt.Errorf("%w: sequence %d, position %d sees %d keys, more than IndexTopK = %d, and Batch.Sparse is nil",
+				ErrIndexer, i, pos, hi-lo, most)
 		}
 	}
 	return nil

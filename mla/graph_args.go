@@ -179,6 +179,8 @@ type GraphHost struct {
 	// Forms [B] overrides the rule; nil: auto for all.
 	Forms []Form
 
+	// Arithmetic is F32 unless set; MAX's GPUs are closer to BF16.
+	Arithmetic   Arithmetic
 	RopeStyle    RopeStyle
 	NormRounding NormRounding
 

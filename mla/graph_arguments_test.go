@@ -87,6 +87,7 @@ func TestGraphHost(t *testing.T) {
 		{func(a *mla.GraphArgs) { a.MAXThreshold = -1 }, mla.ErrConfig, "MAXThreshold is -1"},
 		{func(a *mla.GraphArgs) { a.Forms = make([]mla.Form, 3) }, mla.ErrShape, "Forms has 3 values, want B = 4"},
 		{func(a *mla.GraphArgs) { a.Forms = []mla.Form{0, 0, 0, 9} }, mla.ErrShape, "which is no form"},
+		{func(a *mla.GraphArgs) { a.Arithmetic = 9 }, mla.ErrConfig, "Arithmetic 9"},
 		{func(a *mla.GraphArgs) { a.RopeStyle = 9 }, mla.ErrConfig, "RopeStyle 9"},
 		{func(a *mla.GraphArgs) { a.NormRounding = 9 }, mla.ErrConfig, "NormRounding 9"},
 		{func(a *mla.GraphArgs) { a.ActQuant = 9 }, mla.ErrConfig, "ActQuant 9"},

@@ -231,7 +231,7 @@ func runGraph(t testing.TB, a *mla.GraphArgs) answer {
 func (w graphWorld) viaForward(t testing.TB, a *mla.GraphArgs) (answer, []byte) {
 	t.Helper()
 	cfg := mla.Config{Heads: w.heads, Nope: w.nope, Rope: w.rope, V: w.v, Latent: w.latent, Scale: a.Scale, Epsilon: a.Epsilon,
-		RopeStyle: a.RopeStyle, FormRule: a.FormRule, MAXThreshold: a.MAXThreshold, NormRounding: a.NormRounding,
+		Arithmetic: a.Arithmetic, RopeStyle: a.RopeStyle, FormRule: a.FormRule, MAXThreshold: a.MAXThreshold, NormRounding: a.NormRounding,
 		ActQuant: a.ActQuant, ActBlockQ: a.ActBlockQ, ActBlockLatent: a.ActBlockLatent}
 	var err error
 	cfg.Mask, err = mla.ParseMask(a.MaskStr)

@@ -47,13 +47,15 @@ func TestGraphIsForward(t *testing.T) {
 		"ds_mla_656": {w: func(w *graphWorld) {
 			w.latent, w.rope, w.n, w.k, w.format = 512, 64, 8, 128, kvpaged.DSMLA656
 		}, sparse: true},
-		"per tensor":  {w: func(w *graphWorld) { w.n, w.k = 1<<20, 1<<20 }, a: oneScale},
-		"per row":     {w: func(w *graphWorld) { w.n, w.k = 1, 1<<20 }},
-		"no rope":     {w: func(w *graphWorld) { w.rope = 0 }},
-		"half rope":   {a: func(a *mla.GraphArgs) { a.RopeStyle = mla.Half }},
-		"page of 3":   {w: func(w *graphWorld) { w.page = 3 }},
-		"other codes": {a: func(a *mla.GraphArgs) { a.Fp8Dtype = fp8.ElemE5M2 }},
-		"quantised":   {a: func(a *mla.GraphArgs) { a.ActQuant, a.ActBlockQ = mla.ActDynamic, 4 }},
+		"per tensor":         {w: func(w *graphWorld) { w.n, w.k = 1<<20, 1<<20 }, a: oneScale},
+		"per row":            {w: func(w *graphWorld) { w.n, w.k = 1, 1<<20 }},
+		"no rope":            {w: func(w *graphWorld) { w.rope = 0 }},
+		"bf16 pairs":         {a: func(a *mla.GraphArgs) { a.Arithmetic = mla.BF16 }},
+		"sparse, bf16 pairs": {sparse: true, a: func(a *mla.GraphArgs) { a.Arithmetic = mla.BF16 }},
+		"half rope":          {a: func(a *mla.GraphArgs) { a.RopeStyle = mla.Half }},
+		"page of 3":          {w: func(w *graphWorld) { w.page = 3 }},
+		"other codes":        {a: func(a *mla.GraphArgs) { a.Fp8Dtype = fp8.ElemE5M2 }},
+		"quantised":          {a: func(a *mla.GraphArgs) { a.ActQuant, a.ActBlockQ = mla.ActDynamic, 4 }},
 		"quantised, sparse": {sparse: true, a: func(a *mla.GraphArgs) {
 			a.ActQuant, a.ActBlockQ, a.ActBlockLatent = mla.ActDynamic, 8, 5
 		}},
@@ -105,7 +107,7 @@ func TestGraphKeepsWhatItMade(t *testing.T) {
 		a := w.args(t)
 		c.make(a)
 		want := runGraph(t, a)
-		require.Zero(t, testing.AllocsPerRun(3, func() {
+		require.Zero(t, allocsPerRun(3, func() {
 			if err := mla.PrefillDecodeGraphFP8(ctx, a); err != nil {
 				t.Fatal(err)
 			}

@@ -2,6 +2,7 @@ package mla_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,50 +34,69 @@ func TestOracleGrid(t *testing.T) {
 		"one of everything": func(w *world) {
 			w.cfg.Heads, w.cfg.Nope, w.cfg.V, w.cfg.Latent, w.cfg.Rope, w.narrow = 1, 1, 1, 1, 2, true
 		},
-		"half rope":            func(w *world) { w.cfg.RopeStyle = mla.Half },
-		"R above 256":          func(w *world) { w.cfg.Latent = 300 },
-		"D above 256":          func(w *world) { w.cfg.Nope = 260 },
-		"epsilon":              func(w *world) { w.cfg.Epsilon = 0.5 },
-		"sink":                 func(w *world) { w.sink = true },
-		"bf16":                 func(w *world) { w.kv, w.gamma, w.format = "bf16", "bf16", kvpaged.BF16 },
-		"bf16, f32 gamma":      func(w *world) { w.kv, w.format = "bf16", kvpaged.BF16 },
-		"f16":                  func(w *world) { w.kv, w.format = "f16", kvpaged.F16 },
-		"f32 kv, bf16 gamma":   func(w *world) { w.gamma = "bf16" },
-		"fp8 unit":             func(w *world) { w.format = kvpaged.FP8Unit },
-		"fp8 tensor":           func(w *world) { w.format = kvpaged.FP8Tensor },
-		"fp8 token":            func(w *world) { w.format, w.group = kvpaged.FP8Token, 20 },
-		"fp8 token of 1":       func(w *world) { w.format, w.group, w.page = kvpaged.FP8Token, 1, 3 },
-		"ds_mla":               func(w *world) { w.packed(kvpaged.DSMLA656, 512, 64) },
-		"v4":                   func(w *world) { w.packed(kvpaged.V4_584, 448, 64) },
-		"v4.1 interleaved":     func(w *world) { w.packed(kvpaged.V41_528Interleaved, 448, 64) },
-		"v4.1 planar":          func(w *world) { w.packed(kvpaged.V41_528Planar, 512, 0) },
-		"v4.1 fp4":             func(w *world) { w.packed(kvpaged.V41FP4_288Planar, 480, 32) },
-		"weights e5m2":         func(w *world) { w.weight = weightKind{fp8.ElemE5M2, 128, 128} },
-		"weights e4m3fnuz":     func(w *world) { w.weight = weightKind{fp8.ElemE4M3FNUZ, 64, 64} },
-		"weights e5m2fnuz":     func(w *world) { w.weight = weightKind{fp8.ElemE5M2FNUZ, 32, 16} },
-		"weights per row":      func(w *world) { w.weight = weightKind{fp8.ElemE4M3, 1, 72} },
-		"weights per tensor":   func(w *world) { w.weight = weightKind{fp8.ElemE4M3, 0, 0} },
-		"weights by element":   func(w *world) { w.weight = weightKind{fp8.ElemE4M3, 1, 1} },
-		"weights straddle":     func(w *world) { w.weight = weightKind{fp8.ElemE4M3, 40, 72} },
-		"weights f32":          func(w *world) { w.weight = weightKind{elem: fp8.ElemF32} },
-		"weights bf16":         func(w *world) { w.weight = weightKind{elem: fp8.ElemBF16} },
-		"weights f16":          func(w *world) { w.weight = weightKind{elem: fp8.ElemF16} },
-		"page 1":               func(w *world) { w.page = 1 },
-		"page 3, layer major":  func(w *world) { w.page, w.order = 3, kvpaged.LayerMajor },
-		"page 16, page major":  func(w *world) { w.page, w.order = 16, kvpaged.PageMajor },
-		"page 64":              func(w *world) { w.page = 64 },
-		"page 128":             func(w *world) { w.page = 128 },
-		"one token":            func(w *world) { w.cached, w.fresh = []int{0}, []int{1} },
-		"partitions":           func(w *world) { w.cached, w.fresh, w.page = []int{1030, 511}, []int{2, 2}, 64 },
-		"prompt of 130":        func(w *world) { w.cached, w.fresh = []int{0}, []int{130} },
-		"many sequences":       func(w *world) { w.cached, w.fresh = []int{3, 0, 1, 64, 63, 65, 0}, []int{1, 1, 0, 1, 2, 1, 3} },
-		"GLM-like 448 rows":    func(w *world) { w.cfg.Nope, w.cfg.V, w.weight = 48, 64, weightKind{fp8.ElemE4M3, 32, 32} },
-		"largest scale needed": func(w *world) { w.cfg.Scale = 3 },
-		"negative scale":       func(w *world) { w.cfg.Scale = -0.2 },
+		"half rope":             func(w *world) { w.cfg.RopeStyle = mla.Half },
+		"R above 256":           func(w *world) { w.cfg.Latent = 300 },
+		"D above 256":           func(w *world) { w.cfg.Nope = 260 },
+		"epsilon":               func(w *world) { w.cfg.Epsilon = 0.5 },
+		"sink":                  func(w *world) { w.sink = true },
+		"bf16":                  func(w *world) { w.kv, w.gamma, w.format = "bf16", "bf16", kvpaged.BF16 },
+		"bf16, f32 gamma":       func(w *world) { w.kv, w.format = "bf16", kvpaged.BF16 },
+		"f16":                   func(w *world) { w.kv, w.format = "f16", kvpaged.F16 },
+		"f32 kv, bf16 gamma":    func(w *world) { w.gamma = "bf16" },
+		"fp8 unit":              func(w *world) { w.format = kvpaged.FP8Unit },
+		"fp8 tensor":            func(w *world) { w.format = kvpaged.FP8Tensor },
+		"fp8 token":             func(w *world) { w.format, w.group = kvpaged.FP8Token, 20 },
+		"fp8 token of 1":        func(w *world) { w.format, w.group, w.page = kvpaged.FP8Token, 1, 3 },
+		"ds_mla":                func(w *world) { w.packed(kvpaged.DSMLA656, 512, 64) },
+		"v4":                    func(w *world) { w.packed(kvpaged.V4_584, 448, 64) },
+		"v4.1 interleaved":      func(w *world) { w.packed(kvpaged.V41_528Interleaved, 448, 64) },
+		"v4.1 planar":           func(w *world) { w.packed(kvpaged.V41_528Planar, 512, 0) },
+		"v4.1 fp4":              func(w *world) { w.packed(kvpaged.V41FP4_288Planar, 480, 32) },
+		"weights e5m2":          func(w *world) { w.weight = weightKind{fp8.ElemE5M2, 128, 128} },
+		"weights e4m3fnuz":      func(w *world) { w.weight = weightKind{fp8.ElemE4M3FNUZ, 64, 64} },
+		"weights e5m2fnuz":      func(w *world) { w.weight = weightKind{fp8.ElemE5M2FNUZ, 32, 16} },
+		"weights per row":       func(w *world) { w.weight = weightKind{fp8.ElemE4M3, 1, 72} },
+		"weights per tensor":    func(w *world) { w.weight = weightKind{fp8.ElemE4M3, 0, 0} },
+		"weights by element":    func(w *world) { w.weight = weightKind{fp8.ElemE4M3, 1, 1} },
+		"weights straddle":      func(w *world) { w.weight = weightKind{fp8.ElemE4M3, 40, 72} },
+		"weights f32":           func(w *world) { w.weight = weightKind{elem: fp8.ElemF32} },
+		"weights bf16":          func(w *world) { w.weight = weightKind{elem: fp8.ElemBF16} },
+		"weights f16":           func(w *world) { w.weight = weightKind{elem: fp8.ElemF16} },
+		"page 1":                func(w *world) { w.page = 1 },
+		"page 3, layer major":   func(w *world) { w.page, w.order = 3, kvpaged.LayerMajor },
+		"page 16, page major":   func(w *world) { w.page, w.order = 16, kvpaged.PageMajor },
+		"page 64":               func(w *world) { w.page = 64 },
+		"page 128":              func(w *world) { w.page = 128 },
+		"one token":             func(w *world) { w.cached, w.fresh = []int{0}, []int{1} },
+		"partitions":            func(w *world) { w.cached, w.fresh, w.page = []int{1030, 511}, []int{2, 2}, 64 },
+		"prompt of 130":         func(w *world) { w.cached, w.fresh = []int{0}, []int{130} },
+		"many sequences":        func(w *world) { w.cached, w.fresh = []int{3, 0, 1, 64, 63, 65, 0}, []int{1, 1, 0, 1, 2, 1, 3} },
+		"pairs":                 func(w *world) { w.cfg.Arithmetic = mla.BF16 },
+		"pairs, bf16":           func(w *world) { w.cfg.Arithmetic, w.kv, w.gamma, w.format = mla.BF16, "bf16", "bf16", kvpaged.BF16 },
+		"pairs, bf16, page 128": func(w *world) { w.cfg.Arithmetic, w.format, w.page = mla.BF16, kvpaged.BF16, 128 },
+		"pairs, partitions": func(w *world) {
+			w.cfg.Arithmetic, w.cached, w.fresh, w.page = mla.BF16, []int{1030, 511}, []int{2, 2}, 64
+		},
+		"pairs, prompt of 130":  func(w *world) { w.cfg.Arithmetic, w.cached, w.fresh = mla.BF16, []int{0}, []int{130} },
+		"pairs, D, R above 256": func(w *world) { w.cfg.Arithmetic, w.cfg.Nope, w.cfg.Latent, w.cfg.Scale = mla.BF16, 260, 300, 0.05 },
+		"pairs, odd sizes":      func(w *world) { w.cfg.Arithmetic, w.cfg.Nope, w.cfg.V, w.cfg.Latent = mla.BF16, 13, 9, 31 },
+		"pairs, V above R":      func(w *world) { w.cfg.Arithmetic, w.cfg.V, w.cfg.Latent = mla.BF16, 60, 20 },
+		"pairs, sink":           func(w *world) { w.cfg.Arithmetic, w.sink, w.format = mla.BF16, true, kvpaged.F16 },
+		"pairs, v4":             func(w *world) { w.cfg.Arithmetic = mla.BF16; w.packed(kvpaged.V4_584, 448, 64) },
+		"pairs, negative scale": func(w *world) { w.cfg.Arithmetic, w.cfg.Scale = mla.BF16, -0.2 },
+		"pairs, many sequences": func(w *world) {
+			w.cfg.Arithmetic, w.cached, w.fresh = mla.BF16, []int{3, 0, 1, 64, 63, 65, 0}, []int{1, 1, 0, 1, 2, 1, 3}
+		},
+		"pairs, weights per row": func(w *world) { w.cfg.Arithmetic, w.weight = mla.BF16, weightKind{fp8.ElemE4M3, 1, 72} },
+		"pairs, weights f32":     func(w *world) { w.cfg.Arithmetic, w.weight = mla.BF16, weightKind{elem: fp8.ElemF32} },
+		"pairs, weights bf16":    func(w *world) { w.cfg.Arithmetic, w.weight = mla.BF16, weightKind{elem: fp8.ElemBF16} },
+		"GLM-like 448 rows":      func(w *world) { w.cfg.Nope, w.cfg.V, w.weight = 48, 64, weightKind{fp8.ElemE4M3, 32, 32} },
+		"largest scale needed":   func(w *world) { w.cfg.Scale = 3 },
+		"negative scale":         func(w *world) { w.cfg.Scale = -0.2 },
 	}
 	for name, change := range worlds {
 		for i, mask := range allMasks {
-			heavy := name == "partitions" || name == "prompt of 130" || name == "H 20"
+			heavy := strings.HasSuffix(name, "partitions") || strings.HasSuffix(name, "prompt of 130") || name == "H 20"
 			if heavy && (testing.Short() || (i+len(name))%3 != 0) || testing.Short() && (i+len(name))%12 != 0 {
 				continue
 			}

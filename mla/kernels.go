@@ -15,7 +15,7 @@ func (c *Config) rotate(x, freqs []float32) {
 }
 
 // fill sets every value of x to v.
-func fill(x []float32, v float32) {
+func fill[T float32 | int32](x []T, v T) {
 	for i := range x {
 		x[i] = v
 	}

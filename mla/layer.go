@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -34,15 +33,9 @@ func New(cfg Config, w Weights) (*Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Layer{cfg: cfg}
+	l := &Layer{cfg: cfg, gammaType: gammaRounding(w.Gamma)}
 	if w.Gamma.Len() != cfg.Latent {
 		return nil, fmt.Errorf("%w: Gamma has %d values, want R = %d", ErrWeights, w.Gamma.Len(), cfg.Latent)
-	}
-	switch w.Gamma.Kind() {
-	case fp8.ElemBF16:
-		l.gammaType = roundBF16
-	case fp8.ElemF16:
-		l.gammaType = roundF16
 	}
 	l.gamma = make([]float32, cfg.Latent)
 	w.Gamma.Widen(l.gamma, 0, cfg.Latent)

@@ -3,6 +3,7 @@ package mla_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,10 +20,11 @@ func TestNaNReachesWhoSeesIt(t *testing.T) {
 		if testing.Short() && i%3 != 0 {
 			continue
 		}
-		for _, form := range bothForms {
-			t.Run(fmt.Sprintf("%v/%v", mask, form), func(t *testing.T) {
+		for j, form := range slices.Concat(bothForms, bothForms) {
+			arithmetic := arithmetics[j/len(bothForms)]
+			t.Run(fmt.Sprintf("%v/%v/%v", mask, form, arithmetic), func(t *testing.T) {
 				w := small()
-				w.cfg.Mask = mask
+				w.cfg.Mask, w.cfg.Arithmetic = mask, arithmetic
 				w.cached, w.fresh = []int{3, 20}, []int{21, 6}
 				clean := w.make(t)
 				want := clean.forward(t, clean.plan(t, clean.limits(), nil), form)
@@ -61,23 +63,28 @@ func isNaN(x float32) bool { return x != x }
 // TestExtremeScores: a score of +Inf makes its row NaN, a row whose scores are
 // all -Inf saw nothing, and one that mixes -Inf with numbers ignores the former.
 func TestExtremeScores(t *testing.T) {
-	for _, form := range bothForms {
+	for i, form := range slices.Concat(bothForms, bothForms) {
 		w := small()
+		w.cfg.Arithmetic = arithmetics[i/len(bothForms)]
 		w.cfg.Heads, w.cfg.Nope, w.cfg.Rope, w.cfg.V, w.cfg.Latent, w.cfg.Scale = 1, 4, 2, 4, 4, 1
 		w.weight = weightKind{fp8.ElemE4M3, 4, 4}
 		w.cached, w.fresh = []int{0}, []int{3}
+		big, small, delta := float32(3e38), float32(1e-38), 1e-3
+		if w.cfg.Arithmetic == mla.BF16 { // which reads what is that small as 0
+			small, delta = 0x1p-40, 3.0/256
+			w.cfg.Scale = 3 / (big * small)
+		}
 		m := w.make(t)
 		for i := range m.q {
 			m.q[i] = 0
 		}
 		// The rope parts alone make the scores: key 0 gets -Inf, key 1 +-Inf.
-		big := float32(3e38)
 		for tok := range 3 {
 			for i := range m.freqs {
 				m.freqs[i] = float32(1 - i%2) // cos 1, sin 0
 			}
 			m.q[tok*6+4], m.q[tok*6+5] = big, 0
-			m.kvs[tok*6+4], m.kvs[tok*6+5] = []float32{-big, -big, 1e-38}[tok], 0
+			m.kvs[tok*6+4], m.kvs[tok*6+5] = []float32{-big, -big, small}[tok], 0
 		}
 		got := m.forward(t, m.plan(t, m.limits(), nil), form)
 		for _, row := range []int{0, 1} { // all they see is -Inf
@@ -86,7 +93,7 @@ func TestExtremeScores(t *testing.T) {
 			require.True(t, math.IsInf(float64(got.top[row]), -1), "%v max logit %v", form, got.top[row])
 		}
 		// Row 2 sees key 2 as well, whose score is about 3: it alone counts.
-		require.InDelta(t, 3, float64(got.lse[2]), 1e-3, "%v", form)
+		require.InDelta(t, 3, float64(got.lse[2]), delta, "%v", form)
 		require.Equal(t, got.top[2], got.lse[2], "%v", form)
 
 		m.kvs[1*6+4] = big // key 1 now scores +Inf
@@ -101,8 +108,9 @@ func TestExtremeScores(t *testing.T) {
 // TestSinkExtremes: -Inf is no sink, +Inf makes the output 0, and neither
 // touches lse or max logit.
 func TestSinkExtremes(t *testing.T) {
-	for _, form := range bothForms {
+	for i, form := range slices.Concat(bothForms, bothForms) {
 		w := small()
+		w.cfg.Arithmetic = arithmetics[i/len(bothForms)]
 		m := w.make(t)
 		p := m.plan(t, m.limits(), nil)
 		want := m.forward(t, p, form)

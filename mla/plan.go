@@ -24,7 +24,10 @@ const (
 	maxBlockRows  = 128      // (token, head) rows that share one widened tile, absorbed
 	minBlockRows  = 32       // what maxBlockRows shrinks to when workers would idle
 	tileRows      = 4        // what widening a tile costs, in rows of its products
+	bypassFloats  = 1 << 22  // an output of so many values is written past the caches
 	queryRows     = 64       // query tokens of one head that share expanded keys
+	pairQueryRows = 512      // the same in Core.Prefill, where keys are laid in pairs for them
+	pairTileRows  = 128      // of which so many share a tile's scores
 	gatherTokens  = tileKeys // tokens of one product with per-head weights
 	storeTokens   = 8        // tokens normed, roped and stored by one item
 	maxWave       = 1 << 14  // tokens of a wave
@@ -34,6 +37,7 @@ const (
 	defaultBuffer = 2048     // Limits.Buffer of 0
 	finishedRows  = 16       // rows folded and divided by one item
 	minSlots      = 8        // partitions that may wait for their fold
+	narrowRows    = 8        // cache rows widened at a time on their way to bf16
 )
 
 // Limits bound the batches that a Plan accepts and size its workspace.
@@ -111,6 +115,11 @@ type call struct {
 	fold   bool // the tokens of a sequence share their lists
 	byHead bool // LSE and MaxLogit are [b, h, s_q] instead of [T, H]
 
+	// of a Forward of a block, whose q, kv and out are in its workspace
+	block    *BlockPlan // nil for none
+	hidden   Rows       // [T, E]
+	blockOut Rows       // [T, E]
+
 	// of a coreSparse call
 	core    *Core
 	args    SparseDecodeArgs
@@ -140,6 +149,23 @@ const (
 	roundF16
 )
 
+// times multiplies x by f, each product rounded to float32 and then as r says.
+func (r rounding) times(x []float32, f float32) {
+	for i := range x {
+		x[i] = float32(x[i] * f)
+	}
+	switch r {
+	case roundBF16:
+		for i := range x {
+			x[i] = simd.BF16ToF32(simd.F32ToBF16(x[i]))
+		}
+	case roundF16:
+		for i := range x {
+			x[i] = simd.F16ToF32(simd.F32ToF16(x[i]))
+		}
+	}
+}
+
 // scratch is what one worker needs, cut from the plan's workspace.
 type scratch struct {
 	row   []float32 // [C] one cache row
@@ -149,7 +175,7 @@ type scratch struct {
 	xs    []float32 // [gatherTokens][N] gathered activations
 	ys    []float32 // [gatherTokens][max(R,V)] products
 	q     []float32 // [queryRows/Lanes][N+P][Lanes] packed queries of one head
-	qrow  []float32 // [queryRows][N+P] the same before packing
+	qrow  []float32 // [queryRows][N+P] the same before packing; of Core.Prefill [prefillRows][stride(d_qk)]
 	fin   []float32 // [queryRows][V] finished outputs of one head
 
 	alpha, lse, top, sink []float32  // per row
@@ -157,13 +183,22 @@ type scratch struct {
 	act                   activation // of at most tileKeys rows
 	picked                []int32    // [tileKeys] rows that a list selects
 
+	// of the second arithmetic
+	pairX     []uint16  // [tileKeys][stride16(C)] cache rows
+	pairV     []uint16  // [tileKeys/2][2*stride(R)] their values, in pairs of keys
+	pairP     []uint16  // [tileKeys/2][2*stride(rows)] probabilities
+	pairQ     []uint16  // [queryRows/Lanes][pairPanel(N+P)] packed queries of one head, instead of q
+	pairWide  []float32 // [narrowRows][C] rows on their way to bf16
+	pairValue []uint16  // [tileKeys][stride16(V)] expanded values of one head, or the caller's
+	holes     []int32   // [tileKeys]
+
 	// of Core.Prefill
 	values      []float32 // [tileKeys][stride(d_v)] widened values
-	total, part result    // of queryRows rows: running, and of the open partition
+	total, part result    // of prefillRows rows: running, and of the open partition
 }
 
-// rowsCap is the most rows a worker handles at once, in either form.
-const rowsCap = max(maxBlockRows, queryRows)
+// rowsCap is the most rows of a tile.
+const rowsCap = max(maxBlockRows, queryRows, pairTileRows)
 
 // cutter hands out consecutive 64-byte aligned slices of float32; with no
 // memory it only counts, so that one function both sizes and cuts a workspace.
@@ -181,6 +216,15 @@ func (c *cutter) cut(n int) []float32 {
 	out := c.left[:n:n]
 	c.left = c.left[padded:]
 	return out
+}
+
+// cut16 is cut for values of 16 bits.
+func (c *cutter) cut16(n int) []uint16 {
+	b := c.cut((n + 1) / 2)
+	if b == nil {
+		return nil
+	}
+	return mem.Cast[uint16](mem.Bytes(b))[:n:n]
 }
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
@@ -238,7 +282,10 @@ func newPlan(cfg Config, l *Layer, lim Limits, pool *Pool) (*Plan, error) {
 // cut lays out the workspace.
 func (p *Plan) cut(c *cutter) {
 	cfg := p.cfg
-	d := cfg.Nope + cfg.Rope
+	d, v, rows := cfg.Nope+cfg.Rope, cfg.V, queryRows
+	if p.layer == nil { // queries come absorbed or expanded
+		d, v, rows = cfg.Width(), cfg.Latent, min(cfg.prefillRows(), max(roundUp(p.lim.Tokens, simd.Lanes), queryRows))
+	}
 	for i := range p.scratch {
 		s := &p.scratch[i]
 		s.row = c.cut(cfg.Width())
@@ -247,25 +294,30 @@ func (p *Plan) cut(c *cutter) {
 		s.st = c.cut(tileKeys * stride(rowsCap))
 		s.xs = c.cut(gatherTokens * cfg.Nope)
 		s.ys = c.cut(gatherTokens * max(cfg.Latent, cfg.V))
-		s.act.lifted = c.cut(tileKeys * stride(max(cfg.Nope, cfg.Latent)))
 		if p.layer == nil {
-			d = cfg.Width() // queries come absorbed or expanded
 			s.values = c.cut(tileKeys * stride(cfg.Latent))
 			for _, r := range []*result{&s.total, &s.part} {
-				r.m, r.l, r.o = c.cut(queryRows), c.cut(queryRows), c.cut(queryRows*stride(cfg.Latent))
+				r.m, r.l, r.o = c.cut(rows), c.cut(rows), c.cut(rows*stride(cfg.Latent))
 			}
+			s.qrow = c.cut(rows * stride(d))
+		} else {
+			s.qrow = c.cut(rows * d)
 		}
-		s.q = c.cut(queryRows * d)
-		s.qrow = c.cut(queryRows * d)
+		if cfg.Arithmetic == BF16 {
+			s.cutPairs(c, &cfg, rows, d, v)
+		} else {
+			s.q = c.cut(rows * d)
+			s.act.lifted = c.cut(tileKeys * stride(max(cfg.Nope, cfg.Latent)))
+		}
 		s.fin = c.cut(queryRows * cfg.V)
 		for _, f := range []*[]float32{&s.alpha, &s.lse, &s.top, &s.sink} {
-			*f = c.cut(rowsCap)
+			*f = c.cut(max(rowsCap, rows))
 		}
 		if c.left == nil {
 			continue
 		}
 		for _, f := range []*[]int32{&s.lo, &s.hi, &s.rowLo, &s.rowHi} {
-			*f = make([]int32, rowsCap)
+			*f = make([]int32, max(rowsCap, rows))
 		}
 		s.picked = make([]int32, tileKeys)
 		if k := max(cfg.Nope, cfg.Latent); cfg.ActQuant == ActDynamic {
@@ -275,6 +327,20 @@ func (p *Plan) cut(c *cutter) {
 	}
 	p.abs.cut(p, c)
 	p.exp.cut(p, c)
+}
+
+// cutPairs lays out what the second arithmetic needs, for rows queries of d values, and values of so many.
+func (s *scratch) cutPairs(c *cutter, cfg *Config, rows, d, values int) {
+	s.act.halves = c.cut16(tileKeys * stride16(max(cfg.Nope, cfg.Latent)))
+	s.pairX = c.cut16(tileKeys * stride16(cfg.Width()))
+	s.pairV = c.cut16(tileKeys * max(stride(cfg.Latent), stride(askCols)))
+	s.pairP = c.cut16(tileKeys * stride(rowsCap))
+	s.pairQ = c.cut16(rows / simd.Lanes * pairPanel(d))
+	s.pairWide = c.cut(narrowRows * cfg.Width())
+	s.pairValue = c.cut16(tileKeys * stride16(values))
+	if c.left != nil {
+		s.holes = make([]int32, tileKeys)
+	}
 }
 
 // Bytes is the memory that the plan's workspace holds.

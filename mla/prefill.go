@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sort"
 
+	"github.com/lamina-ml/lamina/internal/mem"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -16,8 +17,8 @@ type PrefillArgs struct {
 	Offsets, Keys []uint32
 	// Where the keys and values lie, in elements: row s of head g begins at
 	// s*LdK + g*StrideK, and at s*LdV + g*StrideV. 0 means [S, h, d]: h*d_qk and
-	// d_qk, h*d_v and d_v. Rows in float32 of a length that is an odd number of
-	// 64-byte lines are read fastest.
+	// d_qk, h*d_v and d_v. Rows in the type of the arithmetic, float32 or bf16,
+	// of a length that is an odd number of 64-byte lines are read fastest.
 	LdK, StrideK, LdV, StrideV int
 
 	Sink     []float32 // [h], or nil
@@ -64,9 +65,18 @@ type prefill struct {
 	out, q, k, v Rows
 	PrefillArgs
 	tokens, keys int
-	blocks       int          // of queryRows queries
+	rows         int          // queries of a block
+	blocks       int          // of so many queries
 	ends         []int        // per sequence: the end of its blocks
 	one          [2][2]uint32 // Offsets and Keys of a call that has none
+}
+
+// prefillRows is the most queries of a block.
+func (c *Config) prefillRows() int {
+	if c.Arithmetic == BF16 {
+		return pairQueryRows
+	}
+	return queryRows
 }
 
 func (e *prefill) forget() {
@@ -143,7 +153,10 @@ func (e *prefill) checkOffsets(p *Plan) error {
 	if e.Offsets[0] != 0 || e.Keys[0] != 0 || int64(e.Offsets[n]) != int64(e.tokens) {
 		return fmt.Errorf("%w: Offsets is %d .. %d and Keys begins at %d, want 0 .. T = %d and 0", ErrShape, e.Offsets[0], e.Offsets[n], e.Keys[0], e.tokens)
 	}
-	e.keys, e.blocks = int(e.Keys[n]), 0
+	e.keys, e.blocks, e.rows = int(e.Keys[n]), 0, p.cfg.prefillRows()
+	for e.rows > queryRows && e.tokens*p.cfg.Heads < itemsAWorker*len(p.scratch)*e.rows { // workers would idle
+		e.rows /= 2
+	}
 	for b := range n {
 		t, s := int64(e.Offsets[b+1])-int64(e.Offsets[b]), int64(e.Keys[b+1])-int64(e.Keys[b])
 		switch {
@@ -154,7 +167,7 @@ func (e *prefill) checkOffsets(p *Plan) error {
 		case t > s:
 			return fmt.Errorf("%w: sequence %d has %d queries and %d keys; queries stand at the last positions", ErrShape, b, t, s)
 		}
-		e.blocks += queryBlocks(int(t))
+		e.blocks += (int(t) + e.rows - 1) / e.rows
 		e.ends = append(e.ends, e.blocks)
 	}
 	return nil
@@ -207,8 +220,8 @@ func (z *prefillStage) Do(worker, item int) error {
 		block -= e.ends[seq-1]
 	}
 	queries, keys := int(e.Offsets[seq+1]-e.Offsets[seq]), int(e.Keys[seq+1]-e.Keys[seq])
-	first := block * queryRows
-	rows := min(queryRows, queries-first)
+	first := block * e.rows
+	rows := min(e.rows, queries-first)
 	tok, key0 := int(e.Offsets[seq])+first, int(e.Keys[seq])
 	for j := range rows {
 		lo, hi := c.Mask.visible(keys-queries+first+j, keys)
@@ -217,44 +230,153 @@ func (z *prefillStage) Do(worker, item int) error {
 	lo, hi := union(s.rowLo[:rows], s.rowHi[:rows])
 	p.packPrefill(s, head, tok, rows)
 
-	run, part := s.total.start(rows, stride(c.Latent)), s.part
+	run, part := s.total, s.part
 	open := -1 // the partition in part
+	// Whether run takes folds. The small blocks of the first arithmetic are quicker with one into empty rows than if they
+	// take their first partition as it is: measured.
+	folded := c.Arithmetic != BF16
+	if folded {
+		run = run.start(rows, stride(c.Latent))
+	}
 	for t0 := lo / tileKeys * tileKeys; t0 < hi; t0 += tileKeys {
 		k0, k1 := max(t0, lo), min(t0+tileKeys, hi)
 		if t0/partitionKeys != open {
-			if open >= 0 {
+			switch {
+			case open < 0:
+			case folded:
 				part.foldInto(run, rows, c.Latent)
+			default:
+				run, part, folded = part, run, true
 			}
 			open = t0 / partitionKeys
 			part = part.start(rows, stride(c.Latent))
 		}
-		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, k1-k0)
 		t := tile{
-			keys: k1 - k0, rows: rows, k: c.Width(), q: s.q, cols: c.Latent,
-			o: part.o, ldo: stride(c.Latent), m: part.m, l: part.l,
+			rows: rows, k: c.Width(), cols: c.Latent, q: s.q, pq: s.pairQ,
+			o: part.o, ldo: stride(c.Latent), m: part.m, l: part.l, pairs: c.Arithmetic == BF16,
 		}
-		t.x, t.ldx = rowsOf(e.k, (key0+k0)*e.LdK+head*e.StrideK, e.LdK, k1-k0, c.Width(), s.tile)
-		t.v, t.ldv = rowsOf(e.v, (key0+k0)*e.LdV+head*e.StrideV, e.LdV, k1-k0, c.Latent, s.values)
-		switch {
-		case k1 < hi && k1+tileKeys >= hi: // the diagonal, which is too little work to hide its reads
-			t.next = &ahead{rows: [2]strip{
-				lines(e.k, (key0+k1)*e.LdK+head*e.StrideK, e.LdK, c.Width(), hi-k1),
-				lines(e.v, (key0+k1)*e.LdV+head*e.StrideV, e.LdV, c.Latent, hi-k1),
-			}}
-		case k1 == hi: // the rows that the block writes, and those that the next one begins with
-			t.next = &ahead{rows: [2]strip{
-				lines(e.out, (tok*c.Heads+head)*c.Latent, c.Heads*c.Latent, c.Latent, rows),
-				lines(e.q, ((tok+rows)*c.Heads+head)*c.Width(), c.Heads*c.Width(), c.Width(), min(queryRows, queries-first-rows)),
-			}}
+		k0 = t.pairDown(k0)
+		t.keys = k1 - k0
+		atK, atV := (key0+k0)*e.LdK+head*e.StrideK, (key0+k0)*e.LdV+head*e.StrideV
+		if t.pairs {
+			e.readPairs(s, &t, atK, atV)
+		} else {
+			t.x, t.ldx = rowsOf(e.k, atK, e.LdK, t.keys, c.Width(), s.tile)
+			t.v, t.ldv = rowsOf(e.v, atV, e.LdV, t.keys, c.Latent, s.values)
 		}
+		if rows > pairTileRows {
+			next := e.aheadOfMany(p, k1, hi, head, tok, key0, rows)
+			t.next = &next
+			s.attendParts(&t, k0, c.Scale)
+			continue
+		}
+		next := e.ahead(p, k1, hi, head, tok, key0, rows, queries-first-rows)
+		t.next = &next
+		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, t.keys)
 		s.attend(&t, c.Scale)
 	}
-	if open >= 0 {
+	switch {
+	case open < 0:
+		run = run.start(rows, stride(c.Latent))
+	case folded:
 		part.foldInto(run, rows, c.Latent)
+	default:
+		run = part
 	}
 	p.finishPrefill(s, run, head, tok, rows)
 	return nil
 }
+
+// attendParts is attend, in the second arithmetic, for more rows than a tile of scores has: their keys, from k0 on, are
+// looked through and their values laid in pairs once for all of them.
+func (s *scratch) attendParts(t *tile, k0 int, scale float32) {
+	s.laceAll(t)
+	for j := 0; j < t.rows; j += pairTileRows {
+		n := min(pairTileRows, t.rows-j)
+		// Ranges move on with the rows, in every mask.
+		if int(s.rowLo[j]) >= k0+t.keys || int(s.rowHi[j+n-1]) <= k0 {
+			continue
+		}
+		if int(s.rowLo[j+n-1]) <= k0 && int(s.rowHi[j]) >= k0+t.keys {
+			clear(s.lo[:n])
+			fill(s.hi[:n], int32(t.keys))
+		} else {
+			clampRanges(s.lo[:n], s.hi[:n], s.rowLo[j:j+n], s.rowHi[j:j+n], k0, t.keys)
+		}
+		part := *t
+		part.rows, part.pq = n, t.pq[j/simd.Lanes*pairPanel(t.k):]
+		part.o, part.m, part.l = t.o[j*t.ldo:], t.m[j:], t.l[j:]
+		s.attend(&part, scale)
+		t.next = nil
+	}
+	t.next.rest()
+}
+
+// readPairs makes the keys and values of t those from elements atK and atV on.
+func (e *prefill) readPairs(s *scratch, t *tile, atK, atV int) {
+	if h := e.k.BF16(); h != nil {
+		t.px, t.ldx = h[atK:], e.LdK
+		s.pairsInPlace(t)
+	} else {
+		t.px, t.ldx = s.pairX, stride16(t.k)
+		for i := range t.keys {
+			s.narrow(s.pairX[i*t.ldx:], e.k, atK+i*e.LdK, t.k)
+		}
+	}
+	if h := e.v.BF16(); h != nil {
+		t.unlaced, t.ldu = h[atV:], e.LdV
+		return
+	}
+	t.unlaced, t.ldu = s.pairValue, stride16(t.cols)
+	for i := range t.keys {
+		s.narrow(s.pairValue[i*t.ldu:], e.v, atV+i*e.LdV, t.cols)
+	}
+}
+
+// ahead is what to ask for during the tile that ends at key k1, of a block of rows that left queries follow. The diagonal
+// is too little work to hide its reads and those after it: the tiles before it ask for them.
+func (e *prefill) ahead(p *Plan, k1, hi, head, tok, key0, rows, left int) ahead {
+	const spread = 5 // tiles
+	c, pairs := &p.cfg, p.cfg.Arithmetic == BF16
+	diagonal := max(hi-rows, 0) / tileKeys * tileKeys
+	var a ahead
+	k := lines(e.k, pairs, (key0+diagonal)*e.LdK+head*e.StrideK, e.LdK, c.Width(), hi-diagonal)
+	v := lines(e.v, pairs, (key0+diagonal)*e.LdV+head*e.StrideV, e.LdV, c.Latent, hi-diagonal)
+	q := lines(e.q, pairs, ((tok+rows)*c.Heads+head)*c.Width(), c.Heads*c.Width(), c.Width(), min(e.rows, left))
+	tiles := min(spread, diagonal/tileKeys)
+	if part := (diagonal - k1) / tileKeys; k1 <= diagonal && part < tiles {
+		a.rows = [3]strip{k.part(part, tiles), v.part(part, tiles), q.part(part, tiles)}
+	}
+	if k1 == hi && diagonal == 0 {
+		a.rows[2] = q
+	}
+	if k1 == hi && !e.bypasses() {
+		a.rows[0] = lines(e.out, pairs, (tok*c.Heads+head)*c.Latent, c.Heads*c.Latent, c.Latent, rows)
+	}
+	return a
+}
+
+// aheadOfMany is ahead for blocks of more rows than a tile of scores has, each of whose tiles is long enough to hide the
+// reads of the next. Behind the last block of a head comes the first of the next, whoever takes it.
+func (e *prefill) aheadOfMany(p *Plan, k1, hi, head, tok, key0, rows int) ahead {
+	c := &p.cfg
+	key, keys := key0+k1, min(tileKeys, hi-k1)
+	var a ahead
+	a.rows[0] = lines(e.k, true, key*e.LdK+head*e.StrideK, e.LdK, c.Width(), keys)
+	a.rows[1] = lines(e.v, true, key*e.LdV+head*e.StrideV, e.LdV, c.Latent, keys)
+	if tok += rows; tok == e.tokens {
+		tok, head = 0, head+1
+	}
+	tiles := (min(hi, rows) + tileKeys - 1) / tileKeys // the last ones, on the diagonal or in front of it
+	if after := (hi - k1 + tileKeys - 1) / tileKeys; after < tiles && head < c.Heads {
+		q := lines(e.q, true, (tok*c.Heads+head)*c.Width(), c.Heads*c.Width(), c.Width(), min(e.rows, e.tokens-tok))
+		a.rows[2] = q.part(tiles-1-after, tiles)
+	}
+	return a
+}
+
+// bypasses reports an output that is written past the caches.
+func (e *prefill) bypasses() bool { return len(e.out.F32()) >= bypassFloats }
 
 // foldInto folds n rows of a partition of r values into the running ones.
 func (r result) foldInto(run result, n, values int) {
@@ -276,8 +398,23 @@ func rowsOf(x Rows, at, ld, n, width int, buf []float32) ([]float32, int) {
 // packPrefill packs the queries of rows tokens of one head, from token tok on.
 func (p *Plan) packPrefill(s *scratch, head, tok, rows int) {
 	c := &p.cfg
-	x, ld := rowsOf(p.pre.q, (tok*c.Heads+head)*c.Width(), c.Heads*c.Width(), rows, c.Width(), s.tile)
-	simd.PackRows(s.q, c.Width()*simd.Lanes, x, ld, rows, c.Width())
+	at, ld, k := (tok*c.Heads+head)*c.Width(), c.Heads*c.Width(), c.Width()
+	if h := p.pre.q.BF16(); h != nil && c.Arithmetic == BF16 && s.packWords(h[at:][:(rows-1)*ld+k], ld, rows, k) {
+		return
+	}
+	x, ld := rowsOf(p.pre.q, at, ld, rows, k, s.qrow)
+	s.pack(c, x, ld, rows, k)
+}
+
+// packWords packs n rows of queries in bf16 by whole pairs, which are words. It does not if some would change on the way,
+// but for the sign of a zero, which sums from +0 do not show, or lie where no words may.
+func (s *scratch) packWords(x []uint16, ldx, n, k int) bool {
+	if k%2 != 0 || ldx%2 != 0 || !mem.Aligned[float32](mem.Bytes(x)) || simd.TinyBF16(x, ldx, n, k) {
+		return false
+	}
+	panels := mem.Cast[float32](mem.Bytes(s.pairQ))
+	simd.PackRows(panels, pairPanel(k)/2, mem.Cast[float32](mem.Bytes(x)), ldx/2, n, k/2)
+	return true
 }
 
 // finishPrefill divides the rows of a block and writes them out.
@@ -289,12 +426,15 @@ func (p *Plan) finishPrefill(s *scratch, run result, head, tok, rows int) {
 		fill(sink, e.Sink[head])
 	}
 	lse, top := s.lse[:rows], s.top[:rows]
-	out, ldout := run.o, stride(c.Latent)
+	out, ldout, bypass := run.o, stride(c.Latent), 0
 	direct := e.out.F32()
 	if direct != nil {
+		if e.bypasses() {
+			bypass = 1
+		}
 		out, ldout = direct[(tok*c.Heads+head)*c.Latent:], c.Heads*c.Latent
 	}
-	simd.FinishRows(out, ldout, run.o, stride(c.Latent), run.m, run.l, sink, lse, top, rows, c.Latent)
+	simd.FinishRows(out, ldout, run.o, stride(c.Latent), run.m, run.l, sink, lse, top, rows, c.Latent, bypass)
 	for i := range rows {
 		row := (tok+i)*c.Heads + head
 		if direct == nil {

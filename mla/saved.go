@@ -9,13 +9,11 @@ import (
 	"fmt"
 	"hash/crc64"
 	"io"
-	"io/fs"
 	"math"
-	"math/rand/v2"
 	"os"
-	"path/filepath"
 
 	"github.com/lamina-ml/lamina/fp8"
+	"github.com/lamina-ml/lamina/internal/atomicfile"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -159,52 +157,12 @@ func packedSize(p *fp8.Packed) uint64 { return fp8.PackedHeader + uint64(p.Bytes
 
 // replace writes a file and puts it in the place of path, whole and on the disk, or
 // not at all.
-func replace(path string, write func(io.Writer) error) (err error) {
-	f, err := createBeside(path)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close() // which it may be already
-			os.Remove(f.Name())
-		}
-	}()
-	if err := write(f); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	// The new name, too, should outlive a loss of power; where a directory cannot be
-	// synchronised, that is up to the system.
-	if dir, err := os.Open(filepath.Dir(path)); err == nil {
-		dir.Sync()
-		dir.Close()
-	}
-	return nil
-}
-
-// createBeside makes a new file in the directory of path, with the rights of any new
-// file.
-func createBeside(path string) (*os.File, error) {
-	for {
-		f, err := os.OpenFile(fmt.Sprintf("%s.%08x.tmp", path, rand.Uint32()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-		if !errors.Is(err, fs.ErrExist) {
-			return f, err
-		}
-	}
-}
+func replace(path string, write func(io.Writer) error) error { return atomicfile.Replace(path, write) }
 
 // LoadPacked makes a layer of weights that Save wrote to path, and of cfg, which may
-// differ from the saved layer's in all but Heads, Nope, V and Latent. It gives the
-// bits of a layer that New makes of the source, on any machine.
+// differ from the saved layer's in all but Heads, Nope, V and Latent: a file serves
+// both arithmetics. It gives the bits of a layer that New makes of the source, on any
+// machine.
 //
 // The file is refused with ErrStale, and the difference, if source, one of those four
 // sizes or the version of the format is not what it was saved with: New and Save make

@@ -111,7 +111,7 @@ func TestLoadWithAnotherConfig(t *testing.T) {
 	m := w.make(t)
 	path, _ := save(t, m.layer_, mla.Fingerprint{1})
 	w.cfg.Mask = mla.Mask{Kind: mla.MaskSlidingWindowCausal, Window: 5}
-	w.cfg.Scale, w.cfg.RopeStyle, w.cfg.Epsilon = 0.3, mla.Half, 1e-3
+	w.cfg.Scale, w.cfg.RopeStyle, w.cfg.Epsilon, w.cfg.Arithmetic = 0.3, mla.Half, 1e-3, mla.BF16
 	other := w.make(t)
 	want := other.forward(t, other.plan(t, other.limits(), nil), mla.FormAbsorbed)
 	loaded, err := mla.LoadPacked(w.cfg, path, mla.Fingerprint{1})

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/lamina-ml/lamina/kvpaged"
-	"github.com/lamina-ml/lamina/simd"
 )
 
 // TopKPer says what a list of lengths is indexed by.
@@ -144,21 +143,31 @@ func (p *Plan) checkFolded(l *list) error {
 	return nil
 }
 
+// selects tells whether an entry of a block's list selects a row, and if not, whether that is a fault.
+func (p *Plan) selects(seg *segment, l *list, x int32) (some, fault bool) {
+	row := int(x)
+	switch {
+	case row == -1:
+		return false, false
+	case row < 0 || row >= l.source.rows && !l.logical,
+		l.logical && (row >= seg.keys || !p.views[seg.seq].Mapped(row)):
+		return false, true
+	}
+	// A row after the last of the tokens that share the list is not there yet: none, and no fault.
+	return !l.logical || row < seg.pos0+seg.n, false
+}
+
 // gather widens the rows that entries of a block's list select into the tile, without holes, and says how many there are and which entries they
 // were. Dropping the entries that are none changes no bit: they would be masked
 // places of the tile, which add nothing.
 func (p *Plan) gather(s *scratch, seg *segment, l *list, entries []int32) (keys int, ignored int64) {
 	width, ld := p.cfg.Width(), stride(p.cfg.Width())
-	last := seg.pos0 + seg.n - 1 // of the tokens that share the list
 	for _, x := range entries {
-		row := int(x)
-		switch {
-		case row == -1:
-		case row < 0 || row >= l.source.rows && !l.logical,
-			l.logical && (row >= seg.keys || !p.views[seg.seq].Mapped(row)):
+		some, fault := p.selects(seg, l, x)
+		if fault {
 			ignored++
-		case l.logical && row > last: // not yet: none, and no fault
-		default:
+		}
+		if some {
 			s.picked[keys] = x
 			keys++
 		}
@@ -196,10 +205,7 @@ func (l *list) ahead(entries []int32, view *kvpaged.View) *ahead {
 func (p *Plan) attendSparse(s *scratch, b *block, part int, res result) {
 	a, c := &p.abs, &p.cfg
 	seg := &a.segs[b.seg]
-	rows, ld := b.rows, stride(c.Width())
-	first := b.row0 - seg.wave0*c.Heads
-	q := a.q[(seg.panel0+first/simd.Lanes)*c.Width()*simd.Lanes:]
-	m, l, o := res.m, res.l, res.o
+	rows, first := b.rows, b.row0-seg.wave0*c.Heads
 
 	of := &p.call.lists[0]
 	if n := partitions(len(of.of(seg.tok0, seg.seq))); part >= n {
@@ -209,23 +215,23 @@ func (p *Plan) attendSparse(s *scratch, b *block, part int, res result) {
 	entries = entries[part*partitionKeys : min((part+1)*partitionKeys, len(entries))]
 	var ignored int64
 	for t0 := 0; t0 < len(entries); t0 += tileKeys {
-		keys, bad := p.gather(s, seg, of, entries[t0:min(t0+tileKeys, len(entries))])
+		t, bad := p.absorbedTile(seg, first, rows, res), int64(0)
+		if list := entries[t0:min(t0+tileKeys, len(entries))]; t.pairs {
+			bad = p.gatherPairs(s, &t, seg, of, list)
+		} else {
+			t.keys, bad = p.gather(s, seg, of, list)
+			t.x, t.v = s.tile, s.tile
+		}
 		ignored += bad
-		if keys == 0 {
+		if t.keys == 0 {
 			continue
 		}
 		for j := range rows {
-			s.lo[j], s.hi[j] = 0, int32(keys)
+			s.lo[j], s.hi[j] = 0, int32(t.keys)
 		}
-		t := tile{
-			keys: keys, rows: rows,
-			x: s.tile, ldx: ld, k: c.Width(), q: q,
-			v: s.tile, ldv: ld, cols: c.Latent,
-			o: o, ldo: stride(c.Latent), m: m, l: l,
-			next: of.ahead(entries[min(t0+tileKeys, len(entries)):], &p.views[seg.seq]),
-		}
+		t.next = of.ahead(entries[min(t0+tileKeys, len(entries)):], &p.views[seg.seq])
 		if of.logical && seg.n > 1 {
-			t.positions, t.pos0, t.row0, t.heads = s.picked[:keys], seg.pos0, first, c.Heads
+			t.positions, t.pos0, t.row0, t.heads = s.picked[:t.keys], seg.pos0, first, c.Heads
 		}
 		s.attend(&t, c.Scale)
 	}

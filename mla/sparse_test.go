@@ -248,7 +248,7 @@ func TestSparseDecodeOracle(t *testing.T) {
 				require.NoError(t, many.Close())
 				require.NoError(t, pool.Close())
 			}
-			require.Zero(t, testing.AllocsPerRun(5, func() {
+			require.Zero(t, allocsPerRun(5, func() {
 				if err := core.SparseDecode(context.Background(), mla.RowsF32(out), mla.RowsF32(q), &args); err != nil {
 					t.Error(err)
 				}

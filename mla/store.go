@@ -13,19 +13,27 @@ func (q *storeStage) Do(worker, item int) error {
 	for t := item * storeTokens; t < min((item+1)*storeTokens, p.call.tokens); t++ {
 		p.call.kv.Widen(s.row, t*width, width)
 		latent, rope := s.row[:c.Latent], s.row[c.Latent:]
-		switch p.call.round {
-		case roundBF16:
-			simd.RMSNormBF16(latent, latent, p.layer.gamma, c.Epsilon)
-		case roundF16:
-			simd.RMSNormF16(latent, latent, p.layer.gamma, c.Epsilon)
-		default:
-			simd.RMSNorm(latent, latent, p.layer.gamma, c.Epsilon)
+		p.call.round.norm(latent, p.layer.gamma, c.Epsilon)
+		if c.LatentScale != 1 {
+			p.call.round.times(latent, c.LatentScale)
 		}
 		p.rotateAt(s, rope, t)
 		seq := int(p.tokSeq[t])
 		p.views[seq].Write(p.position(t), s.row)
 	}
 	return nil
+}
+
+// norm is RMSNorm of x in place, rounded as r says.
+func (r rounding) norm(x, gamma []float32, epsilon float32) {
+	switch r {
+	case roundBF16:
+		simd.RMSNormBF16(x, x, gamma, epsilon)
+	case roundF16:
+		simd.RMSNormF16(x, x, gamma, epsilon)
+	default:
+		simd.RMSNorm(x, x, gamma, epsilon)
+	}
 }
 
 // position is the absolute position of batch token t.

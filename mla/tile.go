@@ -11,17 +11,27 @@ import (
 //	s = x . q^T          keys by rows: keys are broadcast, rows are the lanes of the packed panels q
 //	s = softmax tile     moves m, l; alpha scales what was summed before
 //	o = o*alpha + s^T . v
+//
+// In the second arithmetic x, q and v are bf16 and lie in pairs, of terms and of keys; such a tile begins at an even
+// position.
 type tile struct {
 	keys, rows int
+	k          int // terms of a score
+	cols       int // values of a key
 
 	x   []float32 // [keys][k], rows ldx apart
-	ldx int
-	k   int       // terms of a score
 	q   []float32 // [rows/Lanes][k][Lanes]
+	v   []float32 // [keys][cols], rows ldv apart
+	ldx int
+	ldv int
 
-	v    []float32 // [keys][cols], rows ldv apart
-	ldv  int
-	cols int
+	pairs bool     // the second arithmetic: in place of x, q and v
+	px    []uint16 // [keys][k], rows ldx apart
+	pq    []uint16 // [rows/Lanes][k/2][Lanes][2], see pairPanel
+	pv    []uint16 // [keys/2][cols][2], pairs ldv apart; nil: values lie as rows, in unlaced
+	// [keys][cols], rows ldu apart: they are laid in pairs a strip of columns at a time, next to its products
+	unlaced []uint16
+	ldu     int
 
 	o    []float32 // [rows][cols], rows ldo apart
 	ldo  int
@@ -31,6 +41,7 @@ type tile struct {
 	// token at pos0 + (row0+j)/heads, which must not see later positions. nil: the ranges say all.
 	positions         []int32
 	pos0, row0, heads int
+	holes             []int32 // keys that no row sees, in the second arithmetic, where they keep others in their pairs
 
 	next *ahead // nil: none
 }
@@ -46,8 +57,9 @@ type ahead struct {
 	pos  int
 	n    int
 
-	rows [2]strip
-	part int // parts that have been asked for
+	rows [3]strip
+
+	part, parts int // parts that have been asked for, of all
 }
 
 // strip is rows of n bytes, ld apart.
@@ -57,20 +69,49 @@ type strip struct {
 	rows  int
 }
 
-// lines is rows of n values from element at on, ld apart; nothing unless they are float32.
-func lines(x Rows, at, ld, n, rows int) strip {
-	f := x.F32()
-	if f == nil || rows <= 0 {
+// part is one of n parts of the rows.
+func (s strip) part(i, n int) strip {
+	from, to := i*s.rows/n, (i+1)*s.rows/n
+	if from >= to {
 		return strip{}
 	}
-	return strip{mem.Bytes(f[at:]), 4 * ld, 4 * n, rows}
+	return strip{s.x[from*s.ld:], s.ld, s.n, to - from}
 }
 
-// ask asks for the next one of parts.
-func (a *ahead) ask(parts int) {
-	if a == nil || a.part >= parts {
+// lines is rows of n values from element at on, ld apart; nothing unless they are read where they lie: float32, or
+// bf16 in the second arithmetic.
+func lines(x Rows, pairs bool, at, ld, n, rows int) strip {
+	if rows <= 0 {
+		return strip{}
+	}
+	if f := x.F32(); f != nil {
+		return strip{mem.Bytes(f[at:]), 4 * ld, 4 * n, rows}
+	}
+	if h := x.BF16(); h != nil && pairs {
+		return strip{mem.Bytes(h[at:]), 2 * ld, 2 * n, rows}
+	}
+	return strip{}
+}
+
+// Between parts a call does about as much as these rows of scores, or columns of values, of a tile.
+const (
+	askRows = 2 * simd.Lanes
+	askCols = 64
+)
+
+// begin cuts what is asked for into parts.
+func (a *ahead) begin(parts int) {
+	if a != nil {
+		a.part, a.parts = 0, parts
+	}
+}
+
+// ask asks for the next part.
+func (a *ahead) ask() {
+	if a == nil || a.part >= a.parts {
 		return
 	}
+	parts := a.parts
 	from, to := a.part*a.n/parts, (a.part+1)*a.n/parts
 	switch {
 	case a.pool != nil:
@@ -88,42 +129,124 @@ func (a *ahead) ask(parts int) {
 	a.part++
 }
 
-// attend does the work of a tile. s.lo and s.hi hold the range of keys that each row sees.
-func (s *scratch) attend(t *tile, scale float32) {
-	lo, hi, alpha := s.lo[:t.rows], s.hi[:t.rows], s.alpha[:t.rows]
-	lds := stride(t.rows)
-	if !seesAll(lo, hi, t.keys) {
-		s.attendPanels(t, lds, scale)
-		return
+// rest asks for all parts that are left.
+func (a *ahead) rest() {
+	for a != nil && a.part < a.parts {
+		a.ask()
 	}
-	t.scores(s.st, lds, 0, t.rows, 0, t.keys)
-	t.hideFuture(s.st, lds, scale)
-	kind := plain
-	if simd.SoftmaxTile(s.st, lds, t.keys, t.rows, lo, hi, scale, t.m, t.l, alpha) {
-		kind = masked
-	}
-	t.values(kind, s.st, lds, alpha, 0, t.rows, 0, t.keys)
 }
 
-// attendPanels is attend for rows that see different keys, as on the diagonal of a causal mask: each panel of lanes by
-// itself, which does nothing with the keys before and behind those that its rows see. Tiles with positions never come
-// here: every row of an index list has the range of all keys.
+// attend does the work of a tile. s.lo and s.hi hold the range of keys that each row sees.
+func (s *scratch) attend(t *tile, scale float32) {
+	lds := stride(t.rows)
+	if !seesAll(s.lo[:t.rows], s.hi[:t.rows], t.keys) {
+		if t.pairs && t.pv == nil {
+			s.laceAll(t)
+		}
+		t.next.begin(2 * ceilDiv(t.rows, simd.Lanes))
+		s.attendPanels(t, lds, scale)
+		t.next.rest()
+		return
+	}
+	t.next.begin(ceilDiv(t.rows, askRows) + ceilDiv(t.cols, askCols))
+	s.attendAll(t, lds, 0, t.rows, scale)
+	t.next.rest()
+}
+
+// laceAll lays the values of t in pairs, all columns at once.
+func (s *scratch) laceAll(t *tile) {
+	t.pv, t.ldv = s.pairV, 2*stride(t.cols)
+	simd.InterleaveBF16(t.pv, t.ldv, t.unlaced, t.ldu, t.keys, t.cols)
+}
+
+// attendAll is attend for n rows from row j on, a multiple of simd.Lanes, that see all keys.
+func (s *scratch) attendAll(t *tile, lds, j, n int, scale float32) {
+	kind := plain
+	for at := j; at < j+n; at += askRows { // scores become probabilities while they are in the first level
+		rows := min(askRows, j+n-at)
+		t.scores(s.st, lds, at, rows, 0, t.keys)
+		t.hide(s.st, lds, at, rows, scale)
+		if s.softmax(t, lds, at, rows, t.keys, scale) {
+			kind = masked
+		}
+	}
+	s.addValues(t, kind, lds, s.alpha, j, n, 0, t.keys)
+}
+
+// softmax makes probabilities of the scores of the keys below keys and n rows from row j on. It tells whether a key in
+// the range of its row is masked.
+func (s *scratch) softmax(t *tile, lds, j, n, keys int, scale float32) bool {
+	lo, hi, alpha := s.lo[j:j+n], s.hi[j:j+n], s.alpha[j:j+n]
+	if t.pairs {
+		return simd.SoftmaxTilePairs(s.pairP[2*j:], 2*lds, s.st[j:], lds, keys, n, lo, hi, scale, t.m[j:], t.l[j:], alpha)
+	}
+	return simd.SoftmaxTile(s.st[j:], lds, keys, n, lo, hi, scale, t.m[j:], t.l[j:], alpha)
+}
+
+// attendPanels is attend for rows that see different keys, as on the diagonal of a causal mask: panels whose rows see all
+// keys together, each other panel of lanes by itself, which does nothing with the keys before and behind those that its
+// rows see. Tiles with positions never come here: every row of an index list has the range of all keys.
 func (s *scratch) attendPanels(t *tile, lds int, scale float32) {
-	for j := 0; j < t.rows; j += simd.Lanes {
+	all := func(j int) bool {
 		n := min(simd.Lanes, t.rows-j)
-		lo, hi, alpha := s.lo[j:j+n], s.hi[j:j+n], s.alpha[j:j+n]
+		return n > 0 && seesAll(s.lo[j:j+n], s.hi[j:j+n], t.keys)
+	}
+	for j, n := 0, 0; j < t.rows; j += n {
+		n = 0
+		for all(j + n) {
+			n += min(simd.Lanes, t.rows-j-n)
+		}
+		if n > 0 {
+			s.attendAll(t, lds, j, n, scale)
+			continue
+		}
+		n = min(simd.Lanes, t.rows-j)
+		lo, hi := s.lo[j:j+n], s.hi[j:j+n]
 		first, last := union(lo, hi)
 		if first == last {
 			continue
 		}
+		first = t.pairDown(first)
 		t.scores(s.st, lds, j, n, first, last)
 		// The keys before first are places that nobody reads.
-		if simd.SoftmaxTile(s.st[j:], lds, last, n, lo, hi, scale, t.m[j:], t.l[j:], alpha) {
-			t.values(masked, s.st, lds, s.alpha, j, n, first, last)
+		if s.softmax(t, lds, j, n, last, scale) {
+			s.addValues(t, masked, lds, s.alpha, j, n, first, last)
 			continue
 		}
-		t.ragged(s.st, lds, lo, hi, s.alpha, j)
+		if staircase(lo, hi, first) {
+			s.addValues(t, causal, lds, s.alpha, j, n, first, last)
+			continue
+		}
+		s.ragged(t, lds, lo, hi, j)
 	}
+}
+
+// pairDown and pairUp are the borders of pairs next to a key, which is one itself where there are no pairs.
+func (t *tile) pairDown(key int) int {
+	if t.pairs {
+		return key &^ 1
+	}
+	return key
+}
+
+func (t *tile) pairUp(key int) int {
+	if t.pairs {
+		return (key + 1) &^ 1
+	}
+	return key
+}
+
+// staircase reports that all rows see the keys from first on, and each one more than the row before.
+func staircase(lo, hi []int32, first int) bool {
+	if int(hi[0]) < first {
+		return false
+	}
+	for j := range lo {
+		if int(lo[j]) != first || hi[j] != hi[0]+int32(j) {
+			return false
+		}
+	}
+	return true
 }
 
 // seesAll reports that every row sees every key.
@@ -144,29 +267,52 @@ func (t *tile) scores(s []float32, lds, j, n, first, last int) {
 		return
 	}
 	step := max(simd.Blocks().CallFMA/(keys*pieceK)/simd.Lanes*simd.Lanes, simd.Lanes)
-	ldq := t.k * simd.Lanes
+	if t.next != nil {
+		step = min(step, askRows)
+	}
 	for end := j + n; j < end; j += step {
-		rows := min(step, end-j)
-		q, to := t.q[j/simd.Lanes*ldq:], s[first*lds+j:]
-		simd.PartSet(to, lds, t.x[first*t.ldx:], t.ldx, q, ldq, keys, rows, min(t.k, pieceK))
-		for k0 := pieceK; k0 < t.k; k0 += pieceK {
-			simd.PartAdd(to, lds, t.x[first*t.ldx+k0:], t.ldx, q[k0*simd.Lanes:], ldq, keys, rows, min(t.k-k0, pieceK))
+		rows, to := min(step, end-j), s[first*lds+j:]
+		if t.pairs {
+			t.pairScores(to, lds, j, rows, first, keys)
+		} else {
+			ldq := t.k * simd.Lanes
+			q := t.q[j/simd.Lanes*ldq:]
+			simd.PartSet(to, lds, t.x[first*t.ldx:], t.ldx, q, ldq, keys, rows, min(t.k, pieceK))
+			for k0 := pieceK; k0 < t.k; k0 += pieceK {
+				simd.PartAdd(to, lds, t.x[first*t.ldx+k0:], t.ldx, q[k0*simd.Lanes:], ldq, keys, rows, min(t.k-k0, pieceK))
+			}
 		}
+		t.next.ask()
 	}
 }
 
-// hideFuture makes the scores of positions that a row must not see -Inf, which counts as masked.
-func (t *tile) hideFuture(s []float32, lds int, scale float32) {
+// pairScores is one call's part of scores in the second arithmetic: rows of the panels from row j on.
+func (t *tile) pairScores(to []float32, lds, j, rows, first, keys int) {
+	ldq := pairPanel(t.k)
+	q := t.pq[j/simd.Lanes*ldq:]
+	simd.PairSet(to, lds, t.px[first*t.ldx:], t.ldx, q, ldq, keys, rows, min(t.k, pieceK))
+	for k0 := pieceK; k0 < t.k; k0 += pieceK {
+		simd.PairAdd(to, lds, t.px[first*t.ldx+k0:], t.ldx, q[k0*simd.Lanes:], ldq, keys, rows, min(t.k-k0, pieceK))
+	}
+}
+
+// hide makes the scores of keys that a row must not see, of n rows from row j on, -Inf, which counts as masked: those of
+// later positions, and holes.
+func (t *tile) hide(s []float32, lds, j, n int, scale float32) {
 	hidden := negInf
 	if scale < 0 {
 		hidden = -negInf
 	}
+	end := j + n
 	for key, pos := range t.positions {
-		for j := range t.rows {
+		for j := j; j < end; j++ {
 			if int(pos) > t.pos0+(t.row0+j)/t.heads {
 				s[key*lds+j] = hidden
 			}
 		}
+	}
+	for _, key := range t.holes {
+		fill(s[int(key)*lds+j:][:n], hidden)
 	}
 }
 
@@ -176,36 +322,65 @@ type places uint8
 const (
 	plain  places = iota // none is masked
 	masked               // one that is -0 is skipped
+	causal               // as masked: -0 are those of the keys that only later rows see, as staircase has it
 )
 
-// values adds the values of the keys [first, last) to n rows from row j on, in calls of bounded length. alpha, if not
-// nil, has a factor for each row of the tile.
-func (t *tile) values(kind places, p []float32, ldp int, alpha []float32, j, n, first, last int) {
+// addValues adds the values of the keys [first, last) to n rows from row j on, in calls of bounded length. alpha, if not
+// nil, has a factor for each row of the tile. first is a border of pairs, if there are any. On a staircase the last row
+// sees the last key.
+func (s *scratch) addValues(t *tile, kind places, lds int, alpha []float32, j, n, first, last int) {
 	const wide = 32 // columns of the widest register tile
 	keys := last - first
 	step := max(simd.Blocks().CallFMA/(n*max(keys, 1))/wide*wide, wide)
+	if t.next != nil || t.pairs && t.pv == nil {
+		step = min(step, askCols)
+	}
 	if alpha != nil {
 		alpha = alpha[j : j+n]
 	}
-	p = p[first*ldp+j:]
 	for c := 0; c < t.cols; c += step {
-		cols := min(step, t.cols-c)
-		o, v := t.o[j*t.ldo+c:], t.v[first*t.ldv+c:]
-		if kind == masked {
-			simd.ValueTileMasked(o, t.ldo, p, ldp, v, t.ldv, alpha, keys, n, cols)
-		} else {
-			simd.ValueTile(o, t.ldo, p, ldp, v, t.ldv, alpha, keys, n, cols)
+		cols, o := min(step, t.cols-c), t.o[j*t.ldo+c:]
+		if t.pairs {
+			p, pairs := s.pairP[first*lds+2*j:], (keys+1)/2
+			v, ldv := s.pairStrip(t, c, first, cols)
+			switch kind {
+			case plain:
+				simd.ValueTilePairs(o, t.ldo, p, 2*lds, v, ldv, alpha, pairs, n, cols)
+			case masked:
+				simd.ValueTilePairsMasked(o, t.ldo, p, 2*lds, v, ldv, alpha, pairs, n, cols)
+			case causal:
+				simd.ValueTilePairsCausal(o, t.ldo, p, 2*lds, v, ldv, alpha, pairs, n, cols, keys-n+1)
+			}
+			t.next.ask()
+			continue
 		}
-		if n == t.rows {
-			t.next.ask((t.cols + step - 1) / step)
+		p, v := s.st[first*lds+j:], t.v[first*t.ldv+c:]
+		switch kind {
+		case plain:
+			simd.ValueTile(o, t.ldo, p, lds, v, t.ldv, alpha, keys, n, cols)
+		case masked:
+			simd.ValueTileMasked(o, t.ldo, p, lds, v, t.ldv, alpha, keys, n, cols)
+		case causal:
+			simd.ValueTileCausal(o, t.ldo, p, lds, v, t.ldv, alpha, keys, n, cols, keys-n+1)
 		}
+		t.next.ask()
 	}
 }
 
-// ragged is values for a panel of rows from row j on that see the keys [lo, hi), none of whose scores is -Inf. Rows go in
+// pairStrip is the values of cols columns from column c on, in pairs of the keys from first on.
+func (s *scratch) pairStrip(t *tile, c, first, cols int) ([]uint16, int) {
+	if t.pv != nil {
+		return t.pv[first/2*t.ldv+2*c:], t.ldv
+	}
+	const ld = 2*askCols + 2*simd.Lanes // an odd number of lines
+	simd.InterleaveBF16(s.pairV, ld, t.unlaced[first*t.ldu+c:], t.ldu, t.keys-first, cols)
+	return s.pairV, ld
+}
+
+// ragged is addValues for a panel of rows from row j on that see the keys [lo, hi), none of whose scores is -Inf. Rows go in
 // groups that fill a register tile or see the same keys; of a group's keys, those in the middle that all its rows see need
-// no mask.
-func (t *tile) ragged(p []float32, ldp int, lo, hi []int32, alpha []float32, j int) {
+// no mask. Pairs that a border cuts do.
+func (s *scratch) ragged(t *tile, lds int, lo, hi []int32, j int) {
 	rowTile := simd.Blocks().RowTile
 	for n := 0; len(lo) > 0; lo, hi, j = lo[n:], hi[n:], j+n {
 		n = alike(lo, hi)
@@ -214,20 +389,20 @@ func (t *tile) ragged(p []float32, ldp int, lo, hi []int32, alpha []float32, j i
 		}
 		first, last := union(lo[:n], hi[:n])
 		from, to := intersection(lo[:n], hi[:n])
+		first, from, to = t.pairDown(first), t.pairUp(from), t.pairDown(to)
 		if from >= to {
 			from, to = last, last
 		}
-		factors := alpha
+		factors := s.alpha
 		for _, part := range [...]struct {
 			kind        places
 			first, last int
 		}{{masked, first, from}, {plain, from, to}, {masked, to, last}} {
 			if part.first < part.last {
-				t.values(part.kind, p, ldp, factors, j, n, part.first, part.last)
+				s.addValues(t, part.kind, lds, factors, j, n, part.first, part.last)
 				factors = nil // once
 			}
 		}
-		t.next.ask((t.rows + rowTile - 1) / rowTile)
 	}
 }
 
@@ -252,3 +427,10 @@ func intersection(lo, hi []int32) (int, int) {
 // stride is the distance between rows of n float32 that spreads columns over a cache: whole lines of 64 bytes, an odd
 // number of them.
 func stride(n int) int { return (roundUp(n, 16)/16 | 1) * 16 }
+
+// stride16 is stride for values of 16 bits; pairs of n of them are 2*stride(n) apart.
+func stride16(n int) int { return 2 * stride((n+1)/2) }
+
+// pairPanel is the values of a panel of k terms in pairs, for simd.Lanes rows: term k of row j at
+// k/2*2*Lanes + j%Lanes*2 + k%2.
+func pairPanel(k int) int { return (k + 1) / 2 * 2 * simd.Lanes }

@@ -25,6 +25,8 @@ type Weights struct {
 
 	// Gamma is kv_norm_gamma, [R], bf16, f16 or f32.
 	Gamma Rows
+
+	progress func(codes int) // of packing, as in fp8.PackOptions; nil for none
 }
 
 // packed holds the three products of a layer, one matrix a head.
@@ -192,7 +194,7 @@ func (w Weights) pack(c Config) (*packed, error) {
 		ms   []fp8.Matrix
 		step int
 	}{{&p.uk, "UK", uk, step}, {&p.k, "K", k, 0}, {&p.uv, "UV", uv, 0}} {
-		if *one.to, err = fp8.Pack(one.ms, fp8.PackOptions{Step: one.step}); err != nil {
+		if *one.to, err = fp8.Pack(one.ms, fp8.PackOptions{Step: one.step, Progress: w.progress}); err != nil {
 			p.close()
 			return nil, fmt.Errorf("%w: %s: %w", ErrWeights, one.name, err)
 		}

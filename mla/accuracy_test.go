@@ -1,0 +1,71 @@
+package mla_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lamina-ml/lamina/internal/oracle"
+	"github.com/lamina-ml/lamina/kvpaged"
+	"github.com/lamina-ml/lamina/mla"
+)
+
+// pairBound is what the second arithmetic may err by, of a row's largest output, where queries are bf16.
+const pairBound = 2e-3
+
+// TestPairAccuracy holds dense calls in the second arithmetic to float64 on the same values of queries and cache.
+func TestPairAccuracy(t *testing.T) {
+	const heads, width, dv = 2, 576, 512
+	scale := float32(1 / math.Sqrt(192))
+	for _, c := range []struct {
+		format kvpaged.Format
+		keys   int
+	}{
+		{kvpaged.BF16, 1}, {kvpaged.BF16, 100}, {kvpaged.BF16, 1024}, {kvpaged.DSMLA656, 1024}, {kvpaged.BF16, 4096}, {kvpaged.BF16, 16384},
+	} {
+		if testing.Short() && c.keys > 1024 {
+			continue
+		}
+		t.Run(fmt.Sprintf("%v/keys=%d", c.format, c.keys), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(c.keys), 2))
+			cache, err := kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: 64, Width: width, Format: c.format, Pages: (c.keys + 63) / 64})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, cache.Close()) }()
+			s, err := cache.NewSeq()
+			require.NoError(t, err)
+			require.NoError(t, s.Reserve(c.keys))
+			require.NoError(t, s.WriteRows(0, 0, floats(r, c.keys*width, 1)))
+			require.NoError(t, s.Commit(c.keys))
+			rows := make([]float32, c.keys*width)
+			require.NoError(t, s.ReadRows(rows, 0, 0, c.keys))
+			q := rounded("bf16", floats(r, heads*width, 1))
+
+			core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Arithmetic: mla.BF16},
+				mla.Limits{Tokens: 1, Seqs: 1, Context: c.keys}, nil)
+			require.NoError(t, err)
+			defer core.Close()
+			out, lse := make([]float32, heads*dv), make([]float32, heads)
+			b := mla.Batch{Cache: cache, Seqs: []*kvpaged.Seq{s}, Offsets: []uint32{0, 1}, LSE: lse}
+			require.NoError(t, core.Decode(context.Background(), mla.RowsF32(out), mla.RowsF32(q), b))
+
+			visible := make([]int, c.keys)
+			for i := range visible {
+				visible[i] = i
+			}
+			key := func(j int) []float64 { return float64s(rows[j*width:][:width]) }
+			for h := range heads {
+				want, worst := oracle.Attend(float64s(q[h*width:][:width]), key, visible, float64(scale), oracle.NoSink, dv), 0.0
+				for i, x := range want.Out {
+					worst = math.Max(worst, math.Abs(x-float64(out[h*dv+i]))/want.Largest())
+				}
+				t.Logf("head %d: %.2e of the largest output", h, worst)
+				require.LessOrEqual(t, worst, pairBound, "head %d", h)
+				require.InDelta(t, want.LSE, lse[h], 2e-3, "lse of head %d", h)
+			}
+		})
+	}
+}

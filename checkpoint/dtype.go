@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -50,16 +51,16 @@ var dtypes = [...]struct {
 
 // ParseDType returns the type that the format calls name.
 func ParseDType(name string) (DType, error) {
-	if d := dtypeNamed(name); d != 0 {
+	if d := dtypeNamed([]byte(name)); d != 0 {
 		return d, nil
 	}
 	return 0, fmt.Errorf("%w: dtype %q does not exist", ErrDType, clip(name))
 }
 
 // dtypeNamed is 0 for a name that no type has.
-func dtypeNamed(name string) DType {
+func dtypeNamed(name []byte) DType {
 	for d := BOOL; int(d) < len(dtypes); d++ {
-		if dtypes[d].name == name {
+		if dtypes[d].name == string(name) {
 			return d
 		}
 	}
@@ -82,11 +83,25 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// clip shortens what a file says to a length that an error message can bear.
+// clipped is how many bytes of what a file says an error message can bear.
+const clipped = 160
+
+// clip shortens what a file says to that.
 func clip(s string) string {
-	const most = 80
-	if len(s) <= most {
+	if len(s) <= clipped {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "..."
+	return strings.ToValidUTF8(s[:clipped], "") + "..."
+}
+
+// shown is a name in a message: not all of a long one, and quoted if it holds what is not
+// printed.
+func shown(name string) string {
+	name = clip(name)
+	for _, r := range name {
+		if !strconv.IsPrint(r) {
+			return strconv.Quote(name)
+		}
+	}
+	return name
 }

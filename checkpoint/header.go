@@ -1,49 +1,106 @@
 package checkpoint
 
 import (
+	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"unicode/utf8"
+	"slices"
 )
 
-// What no real file comes near, and a hostile header could reach in order to cost memory.
 const (
-	maxTensors  = 1 << 18
-	maxMetadata = 1 << 16
-	maxRank     = 64
+	// maxMetadata is past what any real file has, and within what a map of so many costs.
+	maxMetadata = 1 << 14
+	metadataKey = "__metadata__"
+
+	// What a tensor and a metadata key cost beside their pieces of the arena, in lists of
+	// places and in a map.
+	perTensor   = 16
+	perMetadata = 64
 )
 
-const metadataKey = "__metadata__"
-
-// header is what a header says, before and after it was held against the file.
+// header is what a header says, before and after it was held against the file. Of a
+// tensor it keeps one record in the arena,
+//
+//	uvarint length, name | uint8 type | uint8 rank | uvarint dimensions | uvarint begin
+//
+// which is never longer than its JSON. Where the data ends follows from type and shape.
 type header struct {
 	size     int64 // where the data begins: the length and the JSON
 	metadata map[string]string
-	tensors  []Tensor // in the order of the header
-	spans    []span   // one per tensor
-	index    map[string]int
+	arena    arena
+	order    []place  // the records in the order of the header
+	byName   []uint32 // indices in order, sorted by name
+	longest  int      // bytes of the longest name
+	entry    entry    // the one that is being read
 }
 
-// span is a tensor's place in the data: bytes [begin, end).
-type span struct{ begin, end uint64 }
+// record is a record of the arena, taken apart.
+type record struct {
+	name  []byte
+	dtype DType
+	rank  int
+	dims  []byte // uvarints
+	begin uint64
+}
+
+func (h *header) record(i int) (r record) {
+	b := h.arena.from(h.order[i])
+	n, size := binary.Uvarint(b)
+	r.name, b = b[size:][:n:n], b[size+int(n):]
+	r.dtype, r.rank, r.dims = DType(b[0]), int(b[1]), b[2:]
+	at := 0
+	for range r.rank {
+		_, size := binary.Uvarint(r.dims[at:])
+		at += size
+	}
+	r.begin, _ = binary.Uvarint(r.dims[at:])
+	return r
+}
+
+func (r *record) shape() Shape {
+	if r.rank == 0 {
+		return nil
+	}
+	s := make(Shape, r.rank)
+	b := r.dims
+	for i := range s {
+		d, size := binary.Uvarint(b)
+		s[i], b = int(d), b[size:]
+	}
+	return s
+}
+
+// size is the bytes of the tensor, which were checked not to overflow.
+func (r *record) size() uint64 {
+	n, b := uint64(1), r.dims
+	for range r.rank {
+		d, size := binary.Uvarint(b)
+		n, b = n*d, b[size:]
+	}
+	return n * uint64(r.dtype.Bits()) / 8
+}
 
 // readHeader reads the header of a file of the given size and checks it, and where it says
 // the data is.
-func readHeader(r io.ReaderAt, size, most int64) (*header, error) {
-	h, err := readFaults(r, size, most)
-	if err != nil && !errors.Is(err, ErrLimit) {
-		err = fmt.Errorf("%w: %w", ErrFormat, err)
+func readHeader(r io.ReaderAt, size int64, l Limits, b *budget) (*header, error) {
+	h, err := readFaults(r, size, l.header(), b)
+	return h, as(ErrFormat, err)
+}
+
+// as is err as an error of this kind, unless it has one that is not of what a file says.
+func as(kind, err error) error {
+	if err == nil || errors.Is(err, ErrLimit) || errors.Is(err, ErrRead) || errors.Is(err, kind) {
+		return err
 	}
-	return h, err
+	return fmt.Errorf("%w: %w", kind, err)
 }
 
 // readFaults is readHeader; its errors, and those of all that it calls, do not say yet that
 // they are ErrFormat.
-func readFaults(r io.ReaderAt, size, most int64) (*header, error) {
+func readFaults(r io.ReaderAt, size, most int64, b *budget) (*header, error) {
 	if size < 8 {
 		return nil, fmt.Errorf("the file is %d bytes long, too short for the 8 bytes of the header's length", size)
 	}
@@ -58,49 +115,43 @@ func readFaults(r io.ReaderAt, size, most int64) (*header, error) {
 	if n > uint64(most) {
 		return nil, fmt.Errorf("%w: the header is %d bytes long, at most %d are allowed", ErrLimit, n, most)
 	}
-	text := make([]byte, n)
-	if err := readFull(r, text, 8); err != nil {
-		return nil, err
-	}
-	h := &header{size: 8 + int64(n), index: map[string]int{}}
-	if err := h.parse(text); err != nil {
+	h := &header{size: 8 + int64(n), arena: arena{first: int(min(n, chunkSize)), budget: b}}
+	if err := h.parse(newScanner(r, 8, int64(n), "header", b)); err != nil {
 		return nil, err
 	}
 	return h, h.tile(uint64(size - h.size))
 }
 
-// readFull is ReadAt, but the end of the file is an error with a name: the size was asked
-// for before, so the file has shrunk.
-func readFull(r io.ReaderAt, b []byte, off int64) error {
-	n, err := r.ReadAt(b, off)
-	if n == len(b) {
-		return nil
-	}
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return fmt.Errorf("reading the header: %w", err)
-}
-
 // parse reads the JSON of a header.
-func (h *header) parse(text []byte) error {
-	if len(text) == 0 || text[0] != '{' {
+func (h *header) parse(s *scanner) error {
+	if !s.more() || s.win[0] != '{' {
+		if s.err != nil {
+			return s.err
+		}
 		return errors.New("the header is not JSON: it does not begin with '{'")
 	}
-	s := &scanner{text: text}
-	err := s.object(func(key string) error {
-		if key == metadataKey {
+	err := s.object(func() error {
+		name, err := s.pass()
+		if err == nil {
+			err = s.take(':')
+		}
+		if err != nil {
+			return err
+		}
+		if key, err := s.begin(name); err != nil {
+			return err
+		} else if string(key) == metadataKey {
 			return h.parseMetadata(s)
 		}
-		return h.parseTensor(s, key)
+		return h.parseTensor(s, name)
 	})
+	if err == nil {
+		err = s.end()
+	}
 	if err != nil {
 		return err
 	}
-	if s.peek(); s.at < len(text) {
-		return s.wanted("nothing more")
-	}
-	return nil
+	return h.sort()
 }
 
 func (h *header) parseMetadata(s *scanner) error {
@@ -108,9 +159,23 @@ func (h *header) parseMetadata(s *scanner) error {
 		return fmt.Errorf("the header has %s twice", metadataKey)
 	}
 	h.metadata = map[string]string{}
-	return s.object(func(key string) error {
+	return s.object(func() error {
+		t, err := s.pass()
+		if err == nil {
+			err = s.take(':')
+		}
+		if err != nil {
+			return err
+		}
+		key, err := h.arena.keep(s, t)
+		if err != nil {
+			return err
+		}
 		if _, twice := h.metadata[key]; twice {
 			return fmt.Errorf("the metadata has key %q twice", clip(key))
+		}
+		if err := h.arena.budget.spend(perMetadata); err != nil {
+			return err
 		}
 		if len(h.metadata) == maxMetadata {
 			return fmt.Errorf("%w: the metadata has more than %d keys", ErrLimit, maxMetadata)
@@ -118,35 +183,101 @@ func (h *header) parseMetadata(s *scanner) error {
 		if s.peek() != '"' {
 			return fmt.Errorf("the value of metadata key %q is not a string", clip(key))
 		}
-		value, err := s.str()
-		h.metadata[key] = value
+		if t, err = s.pass(); err != nil {
+			return err
+		}
+		h.metadata[key], err = h.arena.keep(s, t)
 		return err
 	})
 }
 
-func (h *header) parseTensor(s *scanner, name string) error {
-	if _, twice := h.index[name]; twice {
-		return fmt.Errorf("the header has tensor %q twice", clip(name))
-	}
-	if len(h.tensors) == maxTensors {
-		return fmt.Errorf("%w: the file has more than %d tensors", ErrLimit, maxTensors)
-	}
-	t := Tensor{Name: name}
-	at, err := parseEntry(s, &t)
+func (h *header) parseTensor(s *scanner, name text) error {
+	e := &h.entry
+	err := e.parse(s)
 	if err == nil {
-		err = at.check(t)
+		err = e.check()
 	}
 	if err != nil {
-		return fmt.Errorf("tensor %q: %w", clip(name), err)
+		return s.in("tensor", name, err)
 	}
-	h.index[name] = len(h.tensors)
-	h.tensors = append(h.tensors, t)
-	h.spans = append(h.spans, at)
+	if err := h.arena.budget.spend(perTensor); err != nil {
+		return err
+	}
+	at, err := h.keep(s, name)
+	if err == nil {
+		h.order = append(h.order, at)
+		h.longest = max(h.longest, name.n)
+	}
+	return err
+}
+
+// keep makes the record of a tensor.
+func (h *header) keep(s *scanner, name text) (place, error) {
+	e := &h.entry
+	var buf [binary.MaxVarintLen64 * (maxRank + 2)]byte
+	head := binary.AppendUvarint(buf[:0], uint64(name.n))
+	n := len(head)
+	tail := append(head, byte(e.dtype), byte(len(e.shape)))
+	for _, d := range e.shape {
+		tail = binary.AppendUvarint(tail, uint64(d))
+	}
+	tail = binary.AppendUvarint(tail, e.at.begin)[n:]
+	at, b, err := h.arena.alloc(n + name.n + len(tail))
+	if err != nil {
+		return 0, err
+	}
+	copy(b, head[:n])
+	copy(b[n+name.n:], tail)
+	end := s.pos()
+	err = s.read(name, b[n:n+name.n])
+	s.seek(end)
+	return at, err
+}
+
+// sort makes byName; a name that comes twice is an error.
+func (h *header) sort() error {
+	h.byName = make([]uint32, len(h.order))
+	for i := range h.byName {
+		h.byName[i] = uint32(i)
+	}
+	slices.SortFunc(h.byName, func(i, j uint32) int { return bytes.Compare(h.name(int(i)), h.name(int(j))) })
+	for k := 1; k < len(h.byName); k++ {
+		if name := h.name(int(h.byName[k])); bytes.Equal(name, h.name(int(h.byName[k-1]))) {
+			return fmt.Errorf("the header has tensor %q twice", clip(string(name)))
+		}
+	}
 	return nil
 }
 
-// parseEntry reads {"dtype": ..., "shape": ..., "data_offsets": ...} in any order.
-func parseEntry(s *scanner, t *Tensor) (at span, err error) {
+func (h *header) name(i int) []byte {
+	b := h.arena.from(h.order[i])
+	n, size := binary.Uvarint(b)
+	return b[size:][:n:n]
+}
+
+// find is the place of a tensor in the order of the header, -1 if there is none of the name.
+func (h *header) find(name string) int {
+	k, ok := slices.BinarySearchFunc(h.byName, name, func(i uint32, name string) int {
+		return bytes.Compare(h.name(int(i)), []byte(name))
+	})
+	if !ok {
+		return -1
+	}
+	return int(h.byName[k])
+}
+
+// entry is what the header says of one tensor.
+type entry struct {
+	dtype DType
+	shape Shape
+	at    span
+}
+
+// span is a tensor's place in the data: bytes [begin, end).
+type span struct{ begin, end uint64 }
+
+// parse reads {"dtype": ..., "shape": ..., "data_offsets": ...} in any order.
+func (e *entry) parse(s *scanner) error {
 	var dtype, shape, offsets bool
 	once := func(seen *bool, key string) error {
 		if *seen {
@@ -155,47 +286,52 @@ func parseEntry(s *scanner, t *Tensor) (at span, err error) {
 		*seen = true
 		return nil
 	}
-	err = s.object(func(key string) error {
-		switch key {
+	err := s.object(func() error {
+		key, err := s.key()
+		if err != nil {
+			return err
+		}
+		switch string(key) {
 		case "dtype":
-			if err := once(&dtype, key); err != nil {
+			if err := once(&dtype, "dtype"); err != nil {
 				return err
 			}
-			name, err := s.str()
+			name, err := s.word()
 			if err != nil {
 				return err
 			}
-			if t.DType = dtypeNamed(name); t.DType == 0 {
-				return fmt.Errorf("dtype %q does not exist", clip(name))
+			if e.dtype = dtypeNamed(name); e.dtype == 0 {
+				return fmt.Errorf("dtype %q does not exist", clip(string(name)))
 			}
 			return nil
 		case "shape":
-			if err := once(&shape, key); err != nil {
+			if err := once(&shape, "shape"); err != nil {
 				return err
 			}
-			dims, err := s.uints(maxRank)
+			dims, err := s.numbers(maxRank)
+			e.shape = e.shape[:0]
 			for _, d := range dims {
-				if d > math.MaxInt64 {
-					return fmt.Errorf("dimension %d of the shape overflows 63 bits", d)
+				if err == nil && d > math.MaxInt {
+					err = fmt.Errorf("dimension %d of the shape overflows %d bits", d, intBits-1)
 				}
-				t.Shape = append(t.Shape, int(d))
+				e.shape = append(e.shape, int(d))
 			}
 			return err
 		case "data_offsets":
-			if err := once(&offsets, key); err != nil {
+			if err := once(&offsets, "data_offsets"); err != nil {
 				return err
 			}
-			two, err := s.uints(2)
+			two, err := s.numbers(2)
 			if err == nil && len(two) != 2 {
 				err = fmt.Errorf("data_offsets has %d values, wanted 2", len(two))
 			}
 			if err != nil {
 				return err
 			}
-			at = span{two[0], two[1]}
+			e.at = span{two[0], two[1]}
 			return nil
 		}
-		return fmt.Errorf("unknown key %q, wanted dtype, shape or data_offsets", clip(key))
+		return fmt.Errorf("unknown key %q, wanted dtype, shape or data_offsets", clip(string(key)))
 	})
 	switch {
 	case err != nil:
@@ -206,182 +342,21 @@ func parseEntry(s *scanner, t *Tensor) (at span, err error) {
 	case !offsets:
 		err = errors.New("data_offsets is missing")
 	}
-	return at, err
+	return err
 }
 
 // check holds a tensor's place against its shape.
-func (at span) check(t Tensor) error {
-	want, err := t.Shape.bytes(t.DType)
+func (e *entry) check() error {
+	want, err := e.shape.bytes(e.dtype)
 	if err != nil {
 		return err
 	}
-	if at.begin > at.end {
-		return fmt.Errorf("data_offsets [%d, %d] run backwards", at.begin, at.end)
+	if e.at.begin > e.at.end {
+		return fmt.Errorf("data_offsets [%d, %d] run backwards", e.at.begin, e.at.end)
 	}
-	if at.end-at.begin != want {
+	if e.at.end-e.at.begin != want {
 		return fmt.Errorf("shape %v %v is %d bytes, data_offsets [%d, %d] say %d",
-			t.Shape, t.DType, want, at.begin, at.end, at.end-at.begin)
+			e.shape, e.dtype, want, e.at.begin, e.at.end, e.at.end-e.at.begin)
 	}
 	return nil
-}
-
-// scanner reads JSON in one pass, and only the JSON that a header may hold: objects, strings,
-// arrays of unsigned integers. What nests deeper than the format does is refused where it
-// begins, so the depth of a hostile header costs nothing.
-type scanner struct {
-	text []byte
-	at   int
-}
-
-// peek is the next byte that is not white space, or 0 at the end.
-func (s *scanner) peek() byte {
-	for ; s.at < len(s.text); s.at++ {
-		switch c := s.text[s.at]; c {
-		case ' ', '\t', '\n', '\r':
-		default:
-			return c
-		}
-	}
-	return 0
-}
-
-// wanted is the error of finding something else.
-func (s *scanner) wanted(what string) error {
-	found := "the end of the header"
-	if s.at < len(s.text) {
-		found = fmt.Sprintf("%q", s.text[s.at])
-	}
-	return fmt.Errorf("the header is not JSON of the form wanted: at byte %d stands %s, wanted %s",
-		s.at, found, what)
-}
-
-// take passes over c.
-func (s *scanner) take(c byte) error {
-	if s.peek() != c || s.at == len(s.text) {
-		return s.wanted(fmt.Sprintf("%q", c))
-	}
-	s.at++
-	return nil
-}
-
-// more passes over what separates the members of an object or array: false at its end.
-func (s *scanner) more(end byte) (bool, error) {
-	switch s.peek() {
-	case ',':
-		s.at++
-		return true, nil
-	case end:
-		s.at++
-		return false, nil
-	}
-	return false, s.wanted(fmt.Sprintf("',' or %q", end))
-}
-
-// object reads an object; member is called at each value and reads it.
-func (s *scanner) object(member func(key string) error) error {
-	if err := s.take('{'); err != nil {
-		return err
-	}
-	if s.peek() == '}' {
-		s.at++
-		return nil
-	}
-	for {
-		key, err := s.str()
-		if err == nil {
-			err = s.take(':')
-		}
-		if err == nil {
-			err = member(key)
-		}
-		if err != nil {
-			return err
-		}
-		if more, err := s.more('}'); !more {
-			return err
-		}
-	}
-}
-
-// uints reads an array of at most the given number of unsigned integers.
-func (s *scanner) uints(most int) ([]uint64, error) {
-	if err := s.take('['); err != nil {
-		return nil, err
-	}
-	if s.peek() == ']' {
-		s.at++
-		return nil, nil
-	}
-	var out []uint64
-	for {
-		u, err := s.uint()
-		if err != nil {
-			return nil, err
-		}
-		if len(out) == most {
-			return nil, fmt.Errorf("an array has more than %d values", most)
-		}
-		out = append(out, u)
-		if more, err := s.more(']'); !more {
-			return out, err
-		}
-	}
-}
-
-// uint reads an integer without sign, fraction or exponent.
-func (s *scanner) uint() (uint64, error) {
-	first := s.peek()
-	start := s.at
-	var u uint64
-	for ; s.at < len(s.text); s.at++ {
-		c := s.text[s.at]
-		if c < '0' || c > '9' {
-			break
-		}
-		if u > (math.MaxUint64-uint64(c-'0'))/10 {
-			return 0, fmt.Errorf("the number at byte %d of the header overflows 64 bits", start)
-		}
-		u = u*10 + uint64(c-'0')
-	}
-	if s.at == start {
-		return 0, s.wanted("a whole number")
-	}
-	if first == '0' && s.at > start+1 {
-		s.at = start
-		return 0, s.wanted("a number without leading zeros")
-	}
-	return u, nil
-}
-
-// str reads a string.
-func (s *scanner) str() (string, error) {
-	if err := s.take('"'); err != nil {
-		return "", err
-	}
-	start, escaped := s.at, false
-	for ; s.at < len(s.text) && s.text[s.at] != '"'; s.at++ {
-		switch c := s.text[s.at]; {
-		case c < ' ':
-			return "", s.wanted("no control character in a string")
-		case c == '\\':
-			escaped = true
-			s.at++ // whatever it is, it does not end the string
-		}
-	}
-	if s.at >= len(s.text) {
-		return "", s.wanted(`'"'`)
-	}
-	raw := s.text[start:s.at]
-	s.at++
-	if !utf8.Valid(raw) {
-		return "", fmt.Errorf("the string at byte %d of the header is not UTF-8", start)
-	}
-	if !escaped {
-		return string(raw), nil
-	}
-	var out string
-	if err := json.Unmarshal(s.text[start-1:s.at], &out); err != nil {
-		return "", fmt.Errorf("the string at byte %d of the header: %w", start, err)
-	}
-	return out, nil
 }

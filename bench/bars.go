@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/lamina-ml/lamina/kvpaged"
+	"github.com/lamina-ml/lamina/mla"
 )
 
 // barKind says how a bar measures a row.
@@ -32,12 +33,15 @@ type class int
 const (
 	unjudged class = iota // another instruction set
 	wide                  // AVX-512
+	paired                // AVX-512 that multiplies pairs of bf16: wide, but for the second arithmetic
 	narrow                // AVX2
 	small                 // AVX2 with an L2 that holds neither queries nor sums of 128 heads
 )
 
 func (m Machine) class() class {
 	switch {
+	case m.SIMD == "avx512bf16":
+		return paired
 	case m.SIMD == "avx512":
 		return wide
 	case m.SIMD == "avx2" && m.L2Bytes > 0 && m.L2Bytes <= 512<<10:
@@ -51,7 +55,7 @@ func (m Machine) class() class {
 // of picks the figure of a class.
 func (c class) of(wideWant, narrowWant, smallWant float64) float64 {
 	switch c {
-	case wide:
+	case wide, paired:
 		return wideWant
 	case small:
 		return smallWant
@@ -67,6 +71,9 @@ func within(want float64, name string, than ...Spec) bar {
 
 // bars are what a work should reach on one thread and on two.
 func (s Spec) bars(c class) (one, two bar) {
+	if s.Arithmetic == mla.BF16 {
+		return s.pairBars(c)
+	}
 	switch s.Op {
 	case Decode:
 		return s.decodeBars(c)
@@ -124,6 +131,34 @@ func (s Spec) gemmBars(c class) (one, two bar) {
 		return sharing(limitFMA, c.of(0.95, 0.85, 0.85)), scaling(1.9)
 	}
 	return sharing(limitFMA, c.of(0.94, 0.90, 0.88)), scaling(1.9)
+}
+
+// pairBars are those of the second arithmetic, where processors have it: shares of the
+// peak of f32, and of what f32 takes.
+func (s Spec) pairBars(c class) (one, two bar) {
+	first := s
+	first.Arithmetic = mla.F32
+	switch {
+	case c != paired:
+		return bar{}, bar{}
+	case s.Op == Decode && s.Model.Heads >= 128 && s.Batch == 1 && s.KV == kvpaged.BF16:
+		return sharing(limitFMA, 1.7), scaling(1.9)
+	case s.Op == Prefill && s.Model.Heads >= 128:
+		return sharing(limitFMA, 1.45), bar{}
+	case s.Op == Prefill:
+		return sharing(limitFMA, 1.5), bar{}
+	case s.Op != Gemm || s.Batch > 1:
+		return within(1, "f32", first), bar{}
+	case s.M == 1:
+		return within(1, "f32", first), within(1, "f32", first)
+	case s.M <= 4:
+		return sharing(limitFMA, 1.2), bar{}
+	case s.M <= 16:
+		return sharing(limitFMA, 1.25), bar{}
+	case s.M <= 64:
+		return sharing(limitFMA, 1.5), bar{}
+	}
+	return sharing(limitFMA, 1.7), bar{}
 }
 
 // String is the bar as the table has it.
@@ -242,7 +277,7 @@ func (r *Report) Bars(w io.Writer) (reached, all int) {
 	fmt.Fprintf(w, "; %s. Limits on 1 | %d threads: %s.\n\n", runs(r.Runs), m.Threads, m.Limits())
 	fmt.Fprintf(w, "| work | 1 thread, ms | reached | bar | %d threads, ms | reached | bar | met |\n", m.Threads)
 	fmt.Fprint(w, "|---|---|---|---|---|---|---|---|\n")
-	for _, s := range Table() {
+	for _, s := range r.works() {
 		one, many := r.sides(s)
 		for _, half := range []side{one, many} {
 			switch half.met {
@@ -256,8 +291,24 @@ func (r *Report) Bars(w io.Writer) (reached, all int) {
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s | %s |\n",
 			s.Title(), one.ms, one.reached, one.bar, many.ms, many.reached, many.bar, verdict(one, many))
 	}
+	if m.class() != paired {
+		fmt.Fprintf(w, "\nThe second arithmetic has no bars here: `%s` does not multiply pairs of bf16, `avx512bf16` does.\n", m.SIMD)
+	}
 	fmt.Fprintf(w, "\n%d of %d bars reached. The largest error of a checked row is %.1e of its largest value.\n", reached, all, r.worst())
 	return reached, all
+}
+
+// works are those of Table, without those of the second arithmetic that were not
+// measured where they have no bars.
+func (r *Report) works() (all []Spec) {
+	for _, s := range Table() {
+		_, one := r.row(s, 1)
+		_, many := r.row(s, r.Machine.Threads)
+		if s.Arithmetic == mla.F32 || r.Machine.class() == paired || one || many {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // verdict is one word for both halves of a line.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lamina-ml/lamina/bench"
 	"github.com/lamina-ml/lamina/kvpaged"
+	"github.com/lamina-ml/lamina/mla"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -91,6 +92,9 @@ func benchName(s bench.Spec) string {
 		key("weights", "f32")
 		key("rival", s.Rival)
 	}
+	if s.Arithmetic != mla.F32 {
+		key("arithmetic", s.Arithmetic)
+	}
 	key("threads", s.Threads)
 	return name + "simd=" + simd.Level()
 }
@@ -106,6 +110,7 @@ func TestBenchName(t *testing.T) {
 		"heads=128/ctx=7/tokens=7/kv=bf16/threads=1":             {Op: bench.Layer, Model: m, Ctx: 7, Batch: 1, Tokens: 7, Threads: 1},
 		"m=2/n=3/k=5/weights=fp8_e4m3/threads=1":                 {Op: bench.Gemm, M: 2, N: 3, K: 5, Threads: 1},
 		"m=2/n=3/k=5/batch=7/weights=fp8_e4m3/threads=1":         {Op: bench.Gemm, M: 2, N: 3, K: 5, Batch: 7, Threads: 1},
+		"m=2/n=3/k=5/weights=fp8_e4m3/arithmetic=bf16/threads=1": {Op: bench.Gemm, M: 2, N: 3, K: 5, Arithmetic: mla.BF16, Threads: 1},
 		"m=2/n=3/k=5/weights=f32/rival=gonum/threads=1":          {Op: bench.Gemm, M: 2, N: 3, K: 5, Rival: bench.Gonum, Threads: 1},
 	} {
 		require.Equal(t, want+"/simd="+simd.Level(), benchName(s))
@@ -169,4 +174,5 @@ func BenchmarkDecode(b *testing.B)       { run(b, bench.Decode) }
 func BenchmarkSparseDecode(b *testing.B) { run(b, bench.SparseDecode) }
 func BenchmarkPrefill(b *testing.B)      { run(b, bench.Prefill) }
 func BenchmarkLayer(b *testing.B)        { run(b, bench.Layer) }
+func BenchmarkBlock(b *testing.B)        { run(b, bench.Block) }
 func BenchmarkGemm(b *testing.B)         { run(b, bench.Gemm) }

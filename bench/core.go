@@ -37,11 +37,11 @@ func (l *Lab) openCore(s Spec) (Workload, error) {
 	}
 	// Absorbed queries of a size that makes scores of variance 1.
 	sigma := 1 / (float64(c.scale) * math.Sqrt(float64(width)))
-	c.q = c.rng.normals(s.tokens()*m.Heads*width, float32(sigma))
+	c.q = s.data(c.rng.normals(s.tokens()*m.Heads*width, float32(sigma)))
 	c.out = make([]float32, s.tokens()*m.Heads*value)
 	if err = c.open(0); err == nil {
 		c.core, err = mla.NewCore(
-			mla.CoreConfig{Heads: m.Heads, Width: width, V: value, Scale: c.scale},
+			mla.CoreConfig{Heads: m.Heads, Width: width, V: value, Scale: c.scale, Arithmetic: s.Arithmetic},
 			mla.Limits{Tokens: s.tokens(), Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
 	}
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *core) Check() (Checked, error) {
 		cached := func(j int) []float64 { return fetch(seq, j) }
 		want := oracle.Attend(q, cached, c.visible(t), float64(c.scale), oracle.NoSink, c.value)
 		got := c.out[row*c.value:][:c.value]
-		if err := sum.row(c.spec, t, h, got, want, want.CoreBound()); err != nil {
+		if err := sum.row(c.spec, t, h, got, want, c.spec.bound(want.Largest(), want.CoreBound())); err != nil {
 			return sum, err
 		}
 	}

@@ -93,11 +93,16 @@ func (m matrix) row(i int) []float64 {
 	return x
 }
 
+// decoder is weights that a check can read, exactly.
+type decoder interface {
+	row(i int) []float64
+}
+
 // block decodes the rows [r0, r1).
-func (m matrix) block(r0, r1 int) []float64 {
-	x := make([]float64, 0, (r1-r0)*m.cols)
+func block(w decoder, r0, r1 int) []float64 {
+	var x []float64
 	for i := r0; i < r1; i++ {
-		x = append(x, m.row(i)...)
+		x = append(x, w.row(i)...)
 	}
 	return x
 }

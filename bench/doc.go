@@ -24,12 +24,16 @@
 // The operations:
 //
 //	layer          a whole Plan.Forward: norm, rope, store, products, attention
+//	block          a whole BlockPlan.Forward: projections of hidden states, the layer, o_proj
 //	decode         Core.Decode, attention in the absorbed form: scores, softmax, values, merge
 //	sparse_decode  Core.SparseDecode, the same over rows that index lists choose
 //	prefill        Core.Prefill, attention in the expanded form: causal, on a prompt whose keys
 //	               and values lie ready in float32, as the products of a layer leave them
 //	gemm           a product with block-scaled FP8 weights, or one for each head; for
 //	               comparison gonum's sgemm on the same weights in float32
+//
+// Weights are made, in FP8, or are those of a checkpoint (Weights), for layers and
+// blocks.
 //
 // A cache format of rows of a fixed width runs where that is the model's R+P, and
 // for decode and sparse_decode also where it is R: these take the whole row as the

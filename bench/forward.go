@@ -20,7 +20,7 @@ type forward struct {
 }
 
 func (l *Lab) openForward(s Spec) (Workload, error) {
-	w, err := l.layer(s.Model)
+	w, err := l.layer(s)
 	if err != nil {
 		return nil, err
 	}
@@ -30,10 +30,12 @@ func (l *Lab) openForward(s Spec) (Workload, error) {
 	}
 	m, tokens := w.model, s.tokens()
 	f := &forward{store: store{spec: s, width: width, rng: rng(l.seed + 1)}, w: w, tamper: l.tamper}
-	f.q = f.rng.normals(tokens*m.Heads*(m.Nope+m.Rope), 1)
+	f.q = s.data(f.rng.normals(tokens*m.Heads*(m.Nope+m.Rope), 1))
 	f.kv = f.rng.normals(tokens*width, 1)
 	f.out = make([]float32, tokens*m.Heads*m.V)
-	f.freqs = freqs(s.Ctx, m.Rope)
+	if f.freqs, err = w.freqs(s.Ctx); err != nil {
+		return nil, err
+	}
 	if err = f.open(s.Tokens); err == nil {
 		f.batch.Freqs = mla.RowsF32(f.freqs)
 		f.plan, err = w.layer.Plan(mla.Limits{Tokens: tokens, Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
@@ -73,7 +75,7 @@ func (f *forward) Check() (Checked, error) {
 	for _, row := range sample(f.spec.tokens() * m.Heads) {
 		t, h := row/m.Heads, row%m.Heads
 		want := call.Row(t, h)
-		if err := sum.row(f.spec, t, h, f.out[row*m.V:][:m.V], want, want.LayerBound()); err != nil {
+		if err := sum.row(f.spec, t, h, f.out[row*m.V:][:m.V], want, f.spec.bound(want.Largest(), want.LayerBound())); err != nil {
 			return sum, err
 		}
 		if err := f.checkStored(call, t); err != nil {
@@ -85,16 +87,12 @@ func (f *forward) Check() (Checked, error) {
 
 // call is the same call for the oracle.
 func (f *forward) call() *oracle.Call {
-	m, s, cfg := f.w.model, f.spec, f.w.layer.Config()
+	s := f.spec
 	c := &oracle.Call{
-		Config: oracle.Config{
-			Heads: m.Heads, Nope: m.Nope, Rope: m.Rope, V: m.V, Latent: m.Latent,
-			Scale: float64(cfg.Scale), Epsilon: float64(cfg.Epsilon), HalfRope: m.RopeStyle == mla.Half,
-			Gamma: oracle.Widen(f.w.gamma), Head: f.w.head,
-		},
-		Q:     oracle.Widen(f.q),
-		Freqs: oracle.Widen(f.freqs),
-		Fetch: f.fetch(),
+		Config: f.w.oracle(f.w.layer.Config()),
+		Q:      oracle.Widen(f.q),
+		Freqs:  oracle.Widen(f.freqs),
+		Fetch:  f.fetch(),
 	}
 	c.Offsets = []int{0}
 	for b := range s.Batch {

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/lamina-ml/lamina/internal/oracle"
+	"github.com/lamina-ml/lamina/kvpaged"
 	"github.com/lamina-ml/lamina/mla"
 	"github.com/lamina-ml/lamina/simd"
 )
@@ -15,7 +16,8 @@ import (
 // that several of them share.
 type Lab struct {
 	seed   uint64
-	layers map[Model]*layerWeights
+	layers map[source]*layerWeights
+	blocks map[source]*blockWeights
 	pools  map[int]*mla.Pool
 
 	tamper func(y []float32) // test hook: spoils an answer before it is checked
@@ -23,7 +25,7 @@ type Lab struct {
 
 // NewLab returns a lab whose data all follow from seed.
 func NewLab(seed uint64) *Lab {
-	return &Lab{seed: seed, layers: map[Model]*layerWeights{}, pools: map[int]*mla.Pool{}}
+	return &Lab{seed: seed, layers: map[source]*layerWeights{}, blocks: map[source]*blockWeights{}, pools: map[int]*mla.Pool{}}
 }
 
 // Close frees the weights and ends the worker goroutines. The lab's workloads
@@ -32,6 +34,9 @@ func (l *Lab) Close() error {
 	var errs []error
 	for _, w := range l.layers {
 		errs = append(errs, w.layer.Close())
+	}
+	for _, w := range l.blocks {
+		errs = append(errs, w.block.Close())
 	}
 	for _, p := range l.pools {
 		errs = append(errs, p.Close())
@@ -88,6 +93,41 @@ func (c *Checked) row(s Spec, t, h int, got []float32, want oracle.Row, bound fl
 	return nil
 }
 
+// pairBound is the error that attention may have in the second arithmetic on bf16 data,
+// of a row's largest output: a unit of bf16, half of which an output in bf16 may be off
+// by. Rows of many values and keys stay below half of that.
+const pairBound = 0x1p-8
+
+// bound is f32, or what replaces it in the second arithmetic, where largest is that of the
+// row. It is twice as much for cached values that are no bf16 values, and again for a whole
+// layer, which rounds the absorbed query or every key, and the latent output or every
+// value, as well, and again for a block, which rounds the low-rank query and the outputs of
+// the heads besides.
+func (s Spec) bound(largest, f32 float64) float64 {
+	if s.Arithmetic == mla.F32 {
+		return f32
+	}
+	bound := pairBound * largest
+	if s.pages() && s.KV != kvpaged.BF16 && s.KV != kvpaged.FP8Unit {
+		bound *= 2
+	}
+	switch s.Op {
+	case Layer:
+		bound *= 2
+	case Block:
+		bound *= 4
+	}
+	return bound
+}
+
+// data makes x what the arithmetic takes without an error.
+func (s Spec) data(x []float32) []float32 {
+	if s.Arithmetic == mla.BF16 {
+		asBF16(x)
+	}
+	return x
+}
+
 // ErrWrong marks an answer that is further from the oracle's than it may be.
 var ErrWrong = errors.New("bench: wrong answer")
 
@@ -103,6 +143,8 @@ func (l *Lab) Open(s Spec) (Workload, error) {
 		w, err = l.openCore(s)
 	case s.Op == Layer:
 		w, err = l.openForward(s)
+	case s.Op == Block:
+		w, err = l.openBlock(s)
 	case s.Op == Prefill:
 		w, err = l.openPrefill(s)
 	case s.Rival == "":
@@ -130,37 +172,76 @@ func (l *Lab) pool(threads int) *mla.Pool {
 // layerWeights is a layer and the weights it was made from.
 type layerWeights struct {
 	layer *mla.Layer
-	model Model
-	kvb   matrix // [H*(N+V), R]
-	gamma []float32
+	inner
 }
 
-// layer makes the layer of a model once, with FP8 weights.
-func (l *Lab) layer(m Model) (*layerWeights, error) {
-	if w := l.layers[m]; w != nil {
+// inner is what the oracle needs of a layer: its sizes and its weights, as they were
+// before the library had them.
+type inner struct {
+	model Model
+	kvb   decoder // [H*(N+V), R]
+	gamma []float32
+	freqs func(positions int) ([]float32, error) // [positions][P]
+}
+
+// layer makes the layer of a row once, with FP8 weights if it has to make them.
+func (l *Lab) layer(s Spec) (*layerWeights, error) {
+	if w := l.layers[s.source()]; w != nil {
 		return w, nil
 	}
-	r := rng(l.seed)
-	rows := m.Heads * (m.Nope + m.V)
-	w := &layerWeights{model: m, gamma: r.normals(m.Latent, 0.1)}
-	for i := range w.gamma {
-		w.gamma[i] += 1
-	}
-	w.kvb = r.codedMatrix(rows, m.Latent)
-	kvb, err := w.kvb.fp8()
+	cfg, weights, own, err := l.innerOf(s)
 	if err != nil {
 		return nil, err
 	}
-	if w.layer, err = mla.New(m.config(), mla.Weights{KVB: kvb, Gamma: mla.RowsF32(w.gamma)}); err != nil {
+	w := &layerWeights{inner: own}
+	if w.layer, err = mla.New(cfg, weights); err != nil {
 		return nil, err
 	}
-	l.layers[m] = w
+	l.layers[s.source()] = w
 	return w, nil
 }
 
+// innerOf is the configuration and weights of a row's layer, for the library and for
+// the oracle.
+func (l *Lab) innerOf(s Spec) (mla.Config, mla.Weights, inner, error) {
+	if w := s.Weights; w != nil {
+		cfg := w.Config.Core
+		cfg.Arithmetic = s.Arithmetic
+		return cfg, w.Block.Core, w.inner(), nil
+	}
+	m := s.Model
+	cfg := m.config()
+	cfg.Arithmetic = s.Arithmetic
+	r := rng(l.seed)
+	gamma := r.gamma(m.Latent)
+	kvb := r.codedMatrix(m.Heads*(m.Nope+m.V), m.Latent)
+	table := func(n int) ([]float32, error) { return freqs(n, m.Rope), nil }
+	packed, err := kvb.fp8()
+	return cfg, mla.Weights{KVB: packed, Gamma: mla.RowsF32(gamma)}, inner{m, kvb, gamma, table}, err
+}
+
+// gamma is the weight of a norm: about 1.
+func (r *rng) gamma(n int) []float32 {
+	x := r.normals(n, 0.1)
+	for i := range x {
+		x[i] += 1
+	}
+	return x
+}
+
+// oracle is the layer for the oracle, as cfg, which is checked, has it.
+func (c *inner) oracle(cfg mla.Config) oracle.Config {
+	m := c.model
+	return oracle.Config{
+		Heads: m.Heads, Nope: m.Nope, Rope: m.Rope, V: m.V, Latent: m.Latent,
+		Scale: float64(cfg.Scale), Epsilon: float64(cfg.Epsilon), HalfRope: m.RopeStyle == mla.Half,
+		Gamma: oracle.Widen(c.gamma), LatentScale: float64(cfg.LatentScale), Head: c.head,
+	}
+}
+
 // head decodes the up-projection of one head for the oracle.
-func (w *layerWeights) head(h int) oracle.Head {
-	m := w.model
+func (c *inner) head(h int) oracle.Head {
+	m := c.model
 	r0 := h * (m.Nope + m.V)
-	return oracle.Head{UK: w.kvb.block(r0, r0+m.Nope), UV: w.kvb.block(r0+m.Nope, r0+m.Nope+m.V)}
+	return oracle.Head{UK: block(c.kvb, r0, r0+m.Nope), UV: block(c.kvb, r0+m.Nope, r0+m.Nope+m.V)}
 }

@@ -17,8 +17,9 @@ import (
 )
 
 // Machine is what the machine is and what it could do in this run: the first
-// line of a report. Rates are the best of a few short windows; _1 is one thread,
-// _n the most threads asked for, all at once.
+// line of a report. Rates are the best of a few short windows, those of
+// multiply-adds the best of short slices of windows; _1 is one thread, _n the most
+// threads asked for, all at once.
 type Machine struct {
 	Op     string   `json:"op"` // "machine"
 	CPU    string   `json:"cpu"`
@@ -30,6 +31,11 @@ type Machine struct {
 	// registers, in the instruction set of this run.
 	Peak1 float64 `json:"peak_gflops_1"`
 	PeakN float64 `json:"peak_gflops_n"`
+	// Pairs1 and PairsN are the same of pair steps of the second arithmetic. Rows in
+	// it have their share of Peak1 and PeakN all the same: how far above 100% it is
+	// says what the second arithmetic is worth.
+	Pairs1 float64 `json:"pairs_gflops_1"`
+	PairsN float64 `json:"pairs_gflops_n"`
 	// Reads in GB/s, by the widest loads of the instruction set, each thread from a
 	// part of its own. A cache whose size is unknown has no rate.
 	DRAM1 float64 `json:"dram_gbps_1"`
@@ -70,6 +76,9 @@ func Measure(ctx context.Context, n int) (Machine, error) {
 func (m Machine) Limits() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "fma %.4g | %.4g GFLOP/s", m.Peak1, m.PeakN)
+	if m.Pairs1 > 0 {
+		fmt.Fprintf(&b, ", bf16 pairs %.4g | %.4g GFLOP/s", m.Pairs1, m.PairsN)
+	}
 	unit := " GB/s"
 	for _, read := range []struct {
 		name   string
@@ -118,6 +127,7 @@ func CPUName() string {
 // Names of limits, as rows have them.
 const (
 	limitFMA  = "fma"
+	limitPair = "pairs"
 	limitL1   = "l1"
 	limitL2   = "l2"
 	limitL3   = "l3"
@@ -172,6 +182,7 @@ func (m *meter) machine(n int) Machine {
 	return Machine{
 		Op: "machine", CPU: CPUName(), Cores: runtime.NumCPU(), SIMD: simd.Level(), Levels: simd.Levels(),
 		Peak1: giga(limitFMA, 1), PeakN: giga(limitFMA, n),
+		Pairs1: giga(limitPair, 1), PairsN: giga(limitPair, n),
 		DRAM1: giga(limitDRAM, 1), DRAMN: giga(limitDRAM, n),
 		L1: giga(limitL1, 1), L2: giga(limitL2, 1), L2N: giga(limitL2, n), L3: giga(limitL3, 1), L3N: giga(limitL3, n),
 		L1Bytes: size(cache.L1D), L2Bytes: size(cache.L2), L3Bytes: size(cache.L3),
@@ -197,6 +208,11 @@ func (m *meter) measure(name string, threads int) float64 {
 	switch {
 	case name == limitFMA:
 		return m.fma(threads)
+	case name == limitPair:
+		const half, quarter = 0x3F003F00, 0x3E803E80 // twice, in bf16
+		return m.loop(threads, 4, func(x []float32, times int) {
+			simd.PairLoop(x, half, quarter, times) // up to where a quarter is lost in rounding
+		})
 	case name == limitDRAM:
 		return m.reads(len(m.words)*8/threads, threads)
 	case name == limitL1:
@@ -236,16 +252,41 @@ func (m *meter) units(threads int, step func(worker int) float64) float64 {
 	return best
 }
 
+// slice is the time over which a peak is taken: about that of the shortest works.
+const slice = 500 * time.Microsecond
+
+// peak is units for work that stays in a core and so depends on nothing but it: the best slice of each thread counts, as
+// the best repetition of a work does, so that an interruption lowers neither.
+func (m *meter) peak(threads int, step func(worker int) float64) float64 {
+	best := make([]float64, threads)
+	m.units(threads, func(worker int) float64 {
+		start, done := time.Now(), 0.0
+		for time.Since(start) < slice {
+			done += step(worker)
+		}
+		best[worker] = max(best[worker], done/time.Since(start).Seconds())
+		return done
+	})
+	var sum float64
+	for _, r := range best {
+		sum += r
+	}
+	return sum
+}
+
 // fma is the FLOP/s of fused multiply-adds: of a loop of nothing else, or of the
 // kernel under every product if that is faster, as it is in pure Go, which sums in
 // wider numbers.
 func (m *meter) fma(threads int) float64 {
-	return max(m.fmaLoop(threads), m.partSet(threads, false), m.partSet(threads, true))
+	fmaLoop := m.loop(threads, 2, func(x []float32, times int) {
+		simd.FmaLoop(x, 0.7, 0.3, times) // towards 1, and never far from it
+	})
+	return max(fmaLoop, m.partSet(threads, false), m.partSet(threads, true))
 }
 
-// fmaLoop is the FLOP/s of FmaLoop: 192 chains of multiply-adds, in registers,
-// more than any processor has in flight.
-func (m *meter) fmaLoop(threads int) float64 {
+// loop is the FLOP/s of FmaLoop or PairLoop: 192 chains of multiply-adds, or of pairs
+// of them, in registers, more than any processor has in flight.
+func (m *meter) loop(threads, perTurn int, run func(x []float32, times int)) float64 {
 	const (
 		lanes = 192
 		times = 1024 // of a call, which takes a few microseconds
@@ -256,11 +297,11 @@ func (m *meter) fmaLoop(threads int) float64 {
 		_ [64]byte // no two workers write to one cache line
 	}
 	workers := make([]chains, threads)
-	return m.units(threads, func(worker int) float64 {
+	return m.peak(threads, func(worker int) float64 {
 		for range calls {
-			simd.FmaLoop(workers[worker].x[:], 0.7, 0.3, times) // towards 1, and never far from it
+			run(workers[worker].x[:], times)
 		}
-		return 2 * lanes * times * calls
+		return float64(perTurn * lanes * times * calls)
 	})
 }
 
@@ -284,7 +325,7 @@ func (m *meter) partSet(threads int, short bool) float64 {
 			asBF16(workers[w].b[:])
 		}
 	}
-	return m.units(threads, func(worker int) float64 {
+	return m.peak(threads, func(worker int) float64 {
 		o := workers[worker]
 		simd.PartSet(o.y[:], simd.Lanes, o.x[:], k, o.b[:], len(o.b), rows, simd.Lanes, k)
 		return 2 * rows * simd.Lanes * k

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures what docs/performance.md has tables of, on this machine, and prints them in
 # Markdown: for each instruction set that it has, how fast the works are, which are as
-# fast as they should be, and how long the garbage collector waits.
+# fast as they should be, and how long the garbage collector waits. Where the processor
+# multiplies pairs of bf16 (avx512bf16), the second arithmetic is measured as well.
 #
 #   bench/measure.sh [-r RUNS] [-t THREADS] [-l LEVELS] [-d DIR] [-q] [RIVALS]
 #
@@ -15,11 +16,11 @@
 # vLLM's kernels are timed as well, in turn with ours, and compared.
 #
 # Run it alone on the machine: anything beside it is in the figures. A run takes up to
-# four minutes, and four with rivals.
+# four minutes for each instruction set, eight for avx512bf16, and four with rivals.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '6,18s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '7,19s/^# \{0,1\}//p' "$0"; }
 die() {
   echo "measure.sh: $*" >&2
   exit 2
@@ -82,7 +83,9 @@ for level in $levels; do : >"$dir/$level.jsonl"; done
 for ((run = 1; run <= runs; run++)); do
   for level in $levels; do
     echo "measure.sh: run $run of $runs, $level" >&2
-    LAMINA_SIMD=$level "$dir/lamina" bench "${ours[@]}" >>"$dir/$level.jsonl"
+    also=()
+    if [[ $level == avx512bf16 ]]; then also=(-arithmetic f32,bf16 -budget 480s); fi
+    LAMINA_SIMD=$level "$dir/lamina" bench "${ours[@]}" "${also[@]}" >>"$dir/$level.jsonl"
   done
   if [[ -n $rivals ]]; then
     echo "measure.sh: run $run of $runs, rivals" >&2
@@ -92,6 +95,10 @@ for ((run = 1; run <= runs; run++)); do
 done
 
 date -u '+Measured on %Y-%m-%d.'
+if [[ " $levels " != *" avx512bf16 "* ]]; then
+  printf '\nThe second arithmetic was not measured: its bars are for `avx512bf16`, which %s.\n' \
+    "$("$dir/lamina" info | grep -q '^levels.*avx512bf16' && echo 'was left out' || echo 'this machine lacks')"
+fi
 for level in $levels; do
   printf '\n## %s\n\n' "$level"
   "$dir/lamina" bench -bars "$dir/$level.jsonl"

@@ -76,7 +76,7 @@ func TestWeightBytes(t *testing.T) {
 	m := Model{Name: "few heads", Heads: 3, Nope: 192, Rope: 64, V: 256, Latent: 512} // GLM's heads: blocks straddle
 	lab := NewLab(1)
 	defer lab.Close()
-	w, err := lab.layer(m)
+	w, err := lab.layer(Spec{Model: m})
 	require.NoError(t, err)
 	assert.Equal(t, w.layer.Bytes(), weightBytes(t, m))
 }

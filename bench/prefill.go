@@ -31,9 +31,9 @@ func (l *Lab) openPrefill(s Spec) (Workload, error) {
 	keys := s.tokens()
 	p := &prefill{spec: s, width: m.Nope + m.Rope, scale: m.config().Scale, tamper: l.tamper}
 	p.ldK, p.ldV = oddLines(p.width), oddLines(m.V)
-	p.q = r.normals(keys*m.Heads*p.width, 1) // scores of variance 1, with the scale
-	p.k = r.normals(m.Heads*keys*p.ldK, 1)
-	p.v = r.normals(m.Heads*keys*p.ldV, 1)
+	p.q = s.data(r.normals(keys*m.Heads*p.width, 1)) // scores of variance 1, with the scale
+	p.k = s.data(r.normals(m.Heads*keys*p.ldK, 1))
+	p.v = s.data(r.normals(m.Heads*keys*p.ldV, 1))
 	p.out = make([]float32, keys*m.Heads*m.V)
 	p.args = mla.PrefillArgs{LdK: p.ldK, StrideK: keys * p.ldK, LdV: p.ldV, StrideV: keys * p.ldV}
 	for seq := range s.Batch + 1 {
@@ -42,7 +42,7 @@ func (l *Lab) openPrefill(s Spec) (Workload, error) {
 	p.args.Keys = p.args.Offsets
 	var err error
 	p.core, err = mla.NewCore(
-		mla.CoreConfig{Heads: m.Heads, Width: p.width, V: m.V, Scale: p.scale},
+		mla.CoreConfig{Heads: m.Heads, Width: p.width, V: m.V, Scale: p.scale, Arithmetic: s.Arithmetic},
 		mla.Limits{Tokens: keys, Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (p *prefill) Check() (Checked, error) {
 		}
 		want := oracle.AttendApart(oracle.Widen(p.q[row*p.width:][:p.width]), rows(p.k, p.ldK, p.width), rows(p.v, p.ldV, m.V),
 			oracle.Mask{}.Visible(pos, p.spec.Ctx), float64(p.scale), oracle.NoSink, m.V)
-		if err := sum.row(p.spec, t, h, p.out[row*m.V:][:m.V], want, want.CoreBound()); err != nil {
+		if err := sum.row(p.spec, t, h, p.out[row*m.V:][:m.V], want, p.spec.bound(want.Largest(), want.CoreBound())); err != nil {
 			return sum, err
 		}
 	}

@@ -27,7 +27,7 @@ func (l *Lab) operands(s Spec) operands {
 	r := rng(l.seed + 2)
 	return operands{
 		spec: s, w: r.codedMatrix(s.products()*s.N, s.K),
-		x: r.normals(s.products()*s.M*s.K, 1), y: make([]float32, s.products()*s.M*s.N), tamper: l.tamper,
+		x: s.data(r.normals(s.products()*s.M*s.K, 1)), y: make([]float32, s.products()*s.M*s.N), tamper: l.tamper,
 	}
 }
 
@@ -57,8 +57,11 @@ func (l *Lab) openProduct(s Spec) (Workload, error) {
 }
 
 func (p *product) Run(ctx context.Context) error {
-	s := p.spec
-	return p.packed.Mul(ctx, p.pool, p.y, fp8.RowsF32(p.x), fp8.Shape{M: s.M, LdX: s.K, LdY: s.N, StrideX: s.M * s.K})
+	s, mul := p.spec, p.packed.Mul
+	if s.Arithmetic == mla.BF16 {
+		mul = p.packed.MulBF16
+	}
+	return mul(ctx, p.pool, p.y, fp8.RowsF32(p.x), fp8.Shape{M: s.M, LdX: s.K, LdY: s.N, StrideX: s.M * s.K})
 }
 
 func (p *product) Memory() int64 { return p.packed.Bytes() }
@@ -72,8 +75,8 @@ type rival struct {
 }
 
 func (l *Lab) openRival(s Spec) (Workload, error) {
-	if s.Rival != Gonum || s.Batch > 1 {
-		return nil, fmt.Errorf("rival %q of %d products, want %q of one", s.Rival, s.products(), Gonum)
+	if s.Rival != Gonum || s.Batch > 1 || s.Arithmetic != mla.F32 {
+		return nil, fmt.Errorf("rival %q of %d products in %v, want %q of one in f32", s.Rival, s.products(), s.Arithmetic, Gonum)
 	}
 	r := &rival{operands: l.operands(s)}
 	for i := range s.N {
@@ -101,7 +104,8 @@ const (
 	// has no factor in common with any panel or block.
 	checkedColumn = 31
 	// productBound is the error a product may have, of its row's largest value:
-	// what attention's bound gives a sum of a few hundred terms.
+	// what attention's bound gives a sum of a few hundred terms. In the second
+	// arithmetic it is the same, since x and the codes are exact in bf16.
 	productBound = 2e-6
 )
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/lamina-ml/lamina/mla"
 )
 
 // Report is what one run or several measured: the best of each row, and the best
@@ -25,13 +27,17 @@ var ErrReport = errors.New("bench: not a report")
 type work struct {
 	op                         Op
 	model, kv, rival           string
+	arithmetic                 string
 	ctx, ctxMin, batch, tokens int
 	topK, m, n, k, threads     int
 }
 
 func (r Row) work() work {
+	if r.Arithmetic == "" { // a line without the field is about float32
+		r.Arithmetic = mla.F32.String()
+	}
 	return work{
-		op: r.Op, model: r.Model, kv: r.KV, rival: r.Rival,
+		op: r.Op, model: r.Model, kv: r.KV, rival: r.Rival, arithmetic: r.Arithmetic,
 		ctx: r.Ctx, ctxMin: r.CtxMin, batch: r.Batch, tokens: r.Tokens,
 		topK: r.TopK, m: r.M, n: r.N, k: r.K, threads: r.Threads,
 	}
@@ -96,7 +102,7 @@ func (r *Report) addMachine(m Machine) error {
 		to   *float64
 		from float64
 	}{
-		{&to.Peak1, m.Peak1}, {&to.PeakN, m.PeakN}, {&to.DRAM1, m.DRAM1}, {&to.DRAMN, m.DRAMN}, {&to.L1, m.L1},
+		{&to.Peak1, m.Peak1}, {&to.PeakN, m.PeakN}, {&to.Pairs1, m.Pairs1}, {&to.PairsN, m.PairsN}, {&to.DRAM1, m.DRAM1}, {&to.DRAMN, m.DRAMN}, {&to.L1, m.L1},
 		{&to.L2, m.L2}, {&to.L2N, m.L2N}, {&to.L3, m.L3}, {&to.L3N, m.L3N},
 	} {
 		*rate.to = max(*rate.to, rate.from)

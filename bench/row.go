@@ -63,7 +63,7 @@ func leftOut(s Spec, reason string) LeftOut {
 
 // row is the row's names, without its results.
 func (s Spec) row() Row {
-	r := Row{Op: s.Op, Model: s.Model.Name, Threads: s.Threads, SIMD: simd.Level(), Arithmetic: "f32", Rival: s.Rival}
+	r := Row{Op: s.Op, Model: s.Model.Name, Threads: s.Threads, SIMD: simd.Level(), Arithmetic: s.Arithmetic.String(), Rival: s.Rival}
 	switch s.Op {
 	case Gemm:
 		r.M, r.N, r.K, r.Weights = s.M, s.N, s.K, "fp8_e4m3"
@@ -73,8 +73,8 @@ func (s Spec) row() Row {
 		if s.Rival != "" {
 			r.Weights, r.SIMD = "f32", ""
 		}
-	case Layer:
-		r.Weights = "fp8_e4m3"
+	case Layer, Block:
+		r.Weights = s.weightNames()
 		fallthrough
 	default:
 		switch {

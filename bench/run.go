@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lamina-ml/lamina/kvpaged"
+	"github.com/lamina-ml/lamina/mla"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -19,13 +20,18 @@ type Options struct {
 	// all combinations that the lists below make.
 	Rows []Spec
 	Ops  []Op // of Rows and of combinations: no others are run
+	// Arithmetic is that of Rows and of combinations: no others are run.
+	Arithmetic []mla.Arithmetic
 	// Match, if not nil, leaves out all rows whose Spec.String it does not match.
 	Match *regexp.Regexp
 
 	Model Model
-	KV    []kvpaged.Format // of all but prefill, which has no cache
-	Ctx   []int            // decode, sparse_decode, and the decode steps of layer: keys
-	Batch []int            // and sequences, one new token each
+	// Weights, if not nil, are those of a checkpoint; Model is then Weights.Model(), and
+	// only layers and blocks are run.
+	Weights *Weights
+	KV      []kvpaged.Format // of all but prefill, which has no cache
+	Ctx     []int            // decode, sparse_decode, and the decode steps of layer: keys
+	Batch   []int            // and sequences, one new token each
 	// TopK is sparse_decode's: entries of an index list. Of fewer keys it takes
 	// all, but such a row is made only where no Ctx is large enough.
 	TopK    []int
@@ -48,7 +54,7 @@ type Options struct {
 // for who takes Rows away, are about a DeepSeek-V3 layer.
 func Defaults() Options {
 	return Options{
-		Rows: Table(), Ops: Ops(),
+		Rows: Table(), Ops: Ops(), Arithmetic: []mla.Arithmetic{mla.F32},
 		Model: models[0], KV: []kvpaged.Format{kvpaged.BF16},
 		Ctx: []int{1024, 4096, 16384}, Batch: []int{1, 8}, TopK: []int{2048}, Prefill: []int{128, 512, 2048}, M: []int{1, 4, 16, 64, 512},
 		Threads: defaultThreads(),
@@ -101,6 +107,9 @@ func (o Options) Check() error {
 		}
 	}
 	for _, op := range o.Ops {
+		if o.Weights != nil && op != Layer && op != Block {
+			return fmt.Errorf("%w: operation %q with weights of a checkpoint, want some of %v", ErrOptions, op, []Op{Layer, Block})
+		}
 		if !slices.Contains(Ops(), op) {
 			return fmt.Errorf("%w: unknown operation %q, want some of %v", ErrOptions, op, Ops())
 		}
@@ -108,8 +117,8 @@ func (o Options) Check() error {
 	if len(o.Specs()) == 0 && o.Match != nil {
 		return fmt.Errorf("%w: no row matches %q", ErrOptions, o.Match)
 	}
-	if len(o.Ops) == 0 || len(o.KV) == 0 || o.Model.Heads == 0 {
-		return fmt.Errorf("%w: Ops, KV or Model is empty", ErrOptions)
+	if len(o.Ops) == 0 || len(o.KV) == 0 || len(o.Arithmetic) == 0 || o.Model.Heads == 0 {
+		return fmt.Errorf("%w: Ops, KV, Arithmetic or Model is empty", ErrOptions)
 	}
 	if o.RowTime <= 0 || o.Budget <= 0 {
 		return fmt.Errorf("%w: RowTime is %v and Budget is %v, want both above 0", ErrOptions, o.RowTime, o.Budget)
@@ -128,6 +137,10 @@ func (o Options) fitting() (runnable []Spec, unfit []LeftOut) {
 			unfit = append(unfit, leftOut(s, err.Error()))
 			continue
 		}
+		if why := s.unfit(); why != "" {
+			unfit = append(unfit, leftOut(s, why))
+			continue
+		}
 		runnable = append(runnable, s)
 	}
 	return runnable, unfit
@@ -142,7 +155,7 @@ func (o Options) Specs() []Spec {
 	var all []Spec
 	for _, s := range works {
 		for _, s.Threads = range o.Threads {
-			if slices.Contains(o.Ops, s.Op) && (o.Match == nil || o.Match.MatchString(s.String())) {
+			if slices.Contains(o.Ops, s.Op) && slices.Contains(o.Arithmetic, s.Arithmetic) && (o.Match == nil || o.Match.MatchString(s.String())) {
 				all = append(all, s)
 			}
 		}
@@ -153,6 +166,19 @@ func (o Options) Specs() []Spec {
 // combinations lists the works that the lists make, for any number of threads.
 func (o Options) combinations() []Spec {
 	var all []Spec
+	for _, a := range o.Arithmetic {
+		for _, s := range o.combinationsOf() {
+			if s.Arithmetic = a; a == mla.F32 || s.Rival == "" {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+// combinationsOf lists those of one arithmetic.
+func (o Options) combinationsOf() []Spec {
+	var all []Spec
 	for _, op := range o.Ops {
 		switch op {
 		case Gemm:
@@ -162,14 +188,14 @@ func (o Options) combinations() []Spec {
 		default:
 			for _, kv := range o.KV {
 				all = append(all, o.steps(op, kv)...)
-				if op == Layer {
+				if op == Layer || op == Block {
 					all = append(all, o.prompts(op, kv)...)
 				}
 			}
 		}
 	}
 	for i := range all {
-		all[i].Model = o.Model
+		all[i].Model, all[i].Weights = o.Model, o.Weights
 	}
 	return all
 }
@@ -370,7 +396,7 @@ func newPace(m *meter) *pace {
 	return &pace{meter: m, known: map[string]float64{}, value: 10 * time.Nanosecond}
 }
 
-func kind(s Spec) string { return fmt.Sprint(s.Op, s.Rival, s.Threads) }
+func kind(s Spec) string { return fmt.Sprint(s.Op, s.Rival, s.Arithmetic, s.Threads) }
 
 // cost is the time a row takes: making its data, then one run, or, if that is
 // short, a first one and as many as fill rowTime.
@@ -387,8 +413,16 @@ func (p *pace) cost(s Spec, rowTime time.Duration) time.Duration {
 	if run < rowTime {
 		run += rowTime
 	}
-	return run + setup + p.value*time.Duration(s.cached())
+	run += setup + p.value*time.Duration(s.cached())
+	if s.Op == Block {
+		m := s.Model
+		run += weighing*time.Duration(m.projected()) + blockTokens*time.Duration(m.Heads*s.Ctx*(m.Width()+m.Latent))
+	}
+	return run
 }
+
+// weighing is a guess at what making, packing and checking a weight of a block takes.
+const weighing = 15 * time.Nanosecond
 
 // setup is a guess at what making a row's data and checking it takes, the cache
 // left out.

@@ -45,7 +45,7 @@ func (c *collect) Progress(done, total int, what string) { c.steps++ }
 // tiny runs in a moment: sizes that divide nothing.
 func tiny() Options {
 	o := Quick() // which has no Rows
-	o.Model = Model{Name: "tiny", Heads: 3, Nope: 10, Rope: 4, V: 6, Latent: 20, RopeStyle: mla.Half}
+	o.Model = Model{Name: "tiny", Heads: 3, Nope: 10, Rope: 4, V: 6, Latent: 20, RopeStyle: mla.Half, Hidden: 37, QLora: 15}
 	o.KV = []kvpaged.Format{kvpaged.BF16, kvpaged.FP8Tensor}
 	o.Ctx, o.Batch, o.Prefill, o.M, o.Threads = []int{5, 70}, []int{1, 2}, []int{9}, []int{1, 7}, []int{1, 2}
 	o.TopK = []int{33}
@@ -257,7 +257,7 @@ func TestNothingMeasured(t *testing.T) {
 	assert.EqualError(t, err, "bench: nothing was measured: no row fits the budget of 1ns")
 	assert.Empty(t, c.rows)
 	require.Len(t, c.left, len(o.Specs()))
-	assert.Contains(t, c.left[0].Reason, "were left for this and 53 more rows")
+	assert.Contains(t, c.left[0].Reason, "were left for this and 73 more rows")
 	assert.Contains(t, c.left[len(c.left)-2].Reason, "were left for this and 1 more row")
 	assert.Contains(t, c.left[len(c.left)-1].Reason, "were left for this row")
 }
@@ -361,8 +361,12 @@ func TestSparseSpecs(t *testing.T) {
 // Rows take the place of combinations; Ops and Match choose of both.
 func TestRows(t *testing.T) {
 	o := tiny()
-	o.Rows = Table()
+	o.Rows, o.Arithmetic = Table(), []mla.Arithmetic{mla.F32, mla.BF16}
 	assert.Len(t, o.Specs(), 2*len(Table()))
+	o.Arithmetic = o.Arithmetic[1:]
+	assert.Len(t, o.Specs(), 2*len(tableBF16()))
+	o.Arithmetic = []mla.Arithmetic{mla.F32}
+	assert.Len(t, o.Specs(), 2*(len(Table())-len(tableBF16())))
 	o.Ops = []Op{Gemm, Layer}
 	for _, s := range o.Specs() {
 		assert.Contains(t, o.Ops, s.Op)
@@ -373,6 +377,33 @@ func TestRows(t *testing.T) {
 	assert.Equal(t, "layer v3 ctx=4096 batch=1 tokens=1 kv=bf16 threads=2", rows[0].String())
 	o.Rows = nil
 	assert.Len(t, o.Specs(), 2*2) // formats and contexts of one sequence
+}
+
+// Every operation in the second arithmetic: named so, right within its bounds, and found
+// out when it is not.
+func TestRunBF16(t *testing.T) {
+	o := tiny()
+	o.Arithmetic = []mla.Arithmetic{mla.BF16}
+	var c collect
+	require.NoError(t, Run(t.Context(), o, &c))
+	assert.Positive(t, c.machines[0].Pairs1)
+	ops := map[Op]bool{}
+	for _, r := range c.rows {
+		ops[r.Op] = true
+		assert.Equal(t, "bf16", r.Arithmetic)
+		assert.Empty(t, r.Rival)
+		assert.Positive(t, r.Checked)
+		if r.Op == Gemm {
+			assert.Less(t, r.MaxErr, 2e-6)
+		} else {
+			assert.Less(t, r.MaxErr, 0x1p-6, r)
+			assert.Greater(t, r.MaxErr, 1e-5, "rounded to bf16")
+		}
+	}
+	assert.Len(t, ops, len(Ops()))
+
+	o.tamper = func(y []float32) { y[len(y)-1] += 0.1 }
+	assert.ErrorIs(t, Run(t.Context(), o, &collect{}), ErrWrong)
 }
 
 // A ragged batch, and products of several matrices.
@@ -494,6 +525,15 @@ func TestWork(t *testing.T) {
 	assert.Equal(t, 40960.0*512*513, prompt.Flops())
 	prompt.Op = Layer
 	assert.Equal(t, 40960.0*512*513+512*33554432, prompt.Flops())
+
+	const projected = 1536*7168 + 24576*1536 + 576*7168 + 7168*16384
+	decode.Op, prompt.Op = Block, Block
+	assert.Equal(t, 3*(1000*278528.0+33554432+2*projected), decode.Flops())
+	assert.Equal(t, 3*1000*1152.0+16777216+projected, decode.Bytes(1152))
+	assert.Equal(t, 40960.0*512*513+512*(33554432+2*projected), prompt.Flops())
+	lite := decode
+	lite.Model = models[1]
+	assert.Equal(t, 16*192*2048+576*2048+2048*2048, lite.Model.projected())
 
 	ragged := Spec{Op: Decode, Model: v3, Ctx: 8000, Shortest: 1000, Batch: 4, Tokens: 1}
 	assert.Equal(t, []int{1000, 2000, 4000, 8000}, []int{ragged.length(0), ragged.length(1), ragged.length(2), ragged.length(3)})

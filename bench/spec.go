@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lamina-ml/lamina/kvpaged"
+	"github.com/lamina-ml/lamina/mla"
 )
 
 // Op is what a row of the bench does.
@@ -18,10 +19,11 @@ const (
 	Prefill      Op = "prefill"
 	Gemm         Op = "gemm"
 	Layer        Op = "layer"
+	Block        Op = "block"
 )
 
 // Ops lists the operations in the order of the table.
-func Ops() []Op { return []Op{Decode, SparseDecode, Prefill, Layer, Gemm} }
+func Ops() []Op { return []Op{Decode, SparseDecode, Prefill, Layer, Block, Gemm} }
 
 // pages says that an operation works on a paged cache.
 func (s Spec) pages() bool { return s.Op != Gemm && s.Op != Prefill }
@@ -34,6 +36,13 @@ type Spec struct {
 	Op      Op
 	Model   Model
 	Threads int
+	// Arithmetic is mla.F32 or mla.BF16. For BF16 the data are bf16 values, in whatever
+	// type they lie.
+	Arithmetic mla.Arithmetic
+
+	// Weights, if not nil, are those of a layer or block, in place of made ones; Model
+	// is then Weights.Model().
+	Weights *Weights
 
 	// Attention: Batch sequences, each with Tokens new tokens of which the last
 	// sees Ctx keys, its own included.
@@ -77,12 +86,20 @@ func (s Spec) String() string {
 		}
 		fmt.Fprintf(&b, " batch=%d tokens=%d kv=%v", s.Batch, s.tokens(), s.KV)
 	}
+	if s.Arithmetic != mla.F32 {
+		fmt.Fprintf(&b, " arithmetic=%v", s.Arithmetic)
+	}
 	fmt.Fprintf(&b, " threads=%d", s.Threads)
 	return b.String()
 }
 
 // Title names the work in words, whatever the number of threads.
 func (s Spec) Title() string {
+	if s.Arithmetic != mla.F32 {
+		f32 := s
+		f32.Arithmetic = mla.F32
+		return fmt.Sprintf("%s, %v arithmetic", f32.Title(), s.Arithmetic)
+	}
 	heads := fmt.Sprintf("%s, %d heads", s.Op, s.Model.Heads)
 	switch {
 	case s.Op == Gemm:
@@ -182,6 +199,7 @@ func (s Spec) cached() int {
 //	sparse_decode  2*H*T*topk*(C+R)     or of all keys, where they are fewer
 //	prefill        2*H*pairs*(N+P+V)
 //	layer          the cheaper of decode + 2*T*H*R*(N+V) and prefill + 2*keys*H*R*(N+V)
+//	block          layer + 2*T*(weights of the projections)
 //	gemm           2*M*N*K              of each product
 //
 // In a format of rows that are the value as a whole, decode and sparse_decode
@@ -203,22 +221,26 @@ func (s Spec) Flops() float64 {
 		return expanded
 	}
 	product := 2 * heads * float64(m.Latent) * float64(m.Nope+m.V) // of a row
-	return min(absorbed+product*float64(s.tokens()), expanded+product*float64(rows))
+	layer := min(absorbed+product*float64(s.tokens()), expanded+product*float64(rows))
+	if s.Op == Block {
+		layer += 2 * float64(s.tokens()) * float64(m.projected())
+	}
+	return layer
 }
 
 // Bytes is what one run has to read from memory at least once, given the size
-// of a cache row: cache rows, weight codes, and for gemm x and y.
+// of a cache row: cache rows, weight codes, and for gemm x and y. A weight that the
+// bench makes is one byte.
 func (s Spec) Bytes(rowBytes int) float64 {
-	m := s.Model
 	switch s.Op {
 	case Decode:
 		rows, _ := s.rows()
 		return float64(rows) * float64(rowBytes)
 	case SparseDecode:
 		return float64(s.tokens()) * float64(s.keys()) * float64(rowBytes)
-	case Layer:
+	case Layer, Block:
 		rows, _ := s.rows()
-		return float64(rows)*float64(rowBytes) + float64(m.Heads)*float64(m.Nope+m.V)*float64(m.Latent)
+		return float64(rows)*float64(rowBytes) + s.weightBytes()
 	case Gemm:
 		code := 1.0
 		if s.Rival != "" {
@@ -227,4 +249,22 @@ func (s Spec) Bytes(rowBytes int) float64 {
 		return float64(s.products()) * (code*float64(s.N)*float64(s.K) + 4*float64(s.M)*float64(s.N+s.K))
 	}
 	return 0 // prefill on ready keys reads next to nothing
+}
+
+// weightBytes are the codes that a layer or a block reads.
+func (s Spec) weightBytes() float64 {
+	m := s.Model
+	up := float64(m.Heads) * float64(m.Nope+m.V) * float64(m.Latent)
+	around := float64(m.projected())
+	if w := s.Weights; w != nil {
+		up *= float64(w.Block.Core.KVB.Elem().Size())
+		around = 0
+		for _, p := range w.projections() {
+			around += float64(p.Rows()) * float64(p.Cols()) * float64(p.Elem().Size())
+		}
+	}
+	if s.Op == Layer {
+		return up
+	}
+	return up + around
 }

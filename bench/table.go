@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/lamina-ml/lamina/kvpaged"
+	"github.com/lamina-ml/lamina/mla"
 )
 
 // Table lists the works by which the speed of this library is judged, for any
@@ -11,7 +12,23 @@ import (
 // measured by each other stand side by side, since a machine that others use as
 // well is not the same a minute later.
 func Table() []Spec {
-	return slices.Concat(tableDecode(), tableSparse(), tableRows(), tablePrefill(), tableGemm(), tableLayer(), tableRivals())
+	return slices.Concat(tableDecode(), tableSparse(), tableRows(), tablePrefill(), tableGemm(), tableLayer(), tableBlock(), tableRivals(), tableBF16())
+}
+
+// tableBF16 is what the second arithmetic is for, and what else shows that all of it
+// is fast.
+func tableBF16() []Spec {
+	var all []Spec
+	for _, ctx := range []int{1024, 4096, 16384} {
+		all = append(all, decodeOf("v3", ctx, kvpaged.BF16))
+	}
+	all = append(all, decodeOf("v3", 4096, kvpaged.FP8Unit), decodeOf("v3", 4096, kvpaged.DSMLA656))
+	all = append(all, tableSparse()[1:3]...)
+	all = slices.Concat(all, tableRows(), tablePrefill(), tableGemm(), tableLayer(), tableBlock())
+	for i := range all {
+		all[i].Arithmetic = mla.BF16
+	}
+	return all
 }
 
 // The cache formats of the table: fp8Rows are all that hold 8-bit values, of which
@@ -95,6 +112,13 @@ func tableLayer() []Spec {
 	token := decodeOf("v3", 4096, kvpaged.BF16)
 	token.Op = Layer
 	return []Spec{query, value, token, promptOf(Layer, "v3", 512, kvpaged.BF16)}
+}
+
+// tableBlock is what is around that layer, too.
+func tableBlock() []Spec {
+	token := decodeOf("v3", 4096, kvpaged.BF16)
+	token.Op = Block
+	return []Spec{token, promptOf(Block, "v3", 64, kvpaged.BF16)}
 }
 
 // tableRivals is what else Go has for products.

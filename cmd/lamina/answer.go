@@ -17,6 +17,8 @@ type answer struct {
 	perHead checkpoint.Shape // of lse and maxLogits
 	tol     tolerances
 	lseTol  tolerance
+
+	arithmetic mla.Arithmetic
 }
 
 // answer reads expect.output of one shape, and expect.lse and expect.max_logits of another.
@@ -50,7 +52,7 @@ type attend func(out mla.Rows, lse, maxLogits []float32) error
 // judge runs a case with its output in the type of q, and once more in F32 if the case has
 // tolerances for that, and compares. An error means that the library refused the case.
 func (a *answer) judge(dtype checkpoint.DType, run attend) (outcome, error) {
-	o := outcome{output: newValues(dtype, len(a.output))}
+	o := outcome{output: newValues(dtype, len(a.output)), arithmetic: a.arithmetic}
 	n, err := a.perHead.Elements()
 	if err != nil {
 		return o, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,10 +17,13 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lamina-ml/lamina/bench"
+	"github.com/lamina-ml/lamina/checkpoint"
 	"github.com/lamina-ml/lamina/kvpaged"
+	"github.com/lamina-ml/lamina/mla"
 )
 
 const benchUsage = `usage: lamina bench [flags]
+       lamina bench -weights DIR [-layer N] [flags]
        lamina bench -bars FILE
 
 Times an attention layer on weights made here, checks sampled rows of every
@@ -28,8 +32,11 @@ could do in the same run. Exit status: 0 all right, 1 a wrong answer, 2 bad flag
 no such instruction set or no row that fits the budget, 130 interrupted.
 
 The rows are those of docs/performance.md; -op and -rows take some of them. With
-one of -model, -kv, -ctx, -batch, -sparse, -prefill, -m and -quick they are all
+one of -model, -kv, -ctx, -batch, -sparse, -prefill, -m, -quick and -weights they are all
 combinations of what these flags list, separated by commas.
+
+-weights times the layer and the whole attention block number N of a checkpoint, such as a
+model hub's, on hidden states made here.
 
 -bars times nothing: it reads the lines that runs with -json wrote, one after the
 other in one file, takes the best of each row and prints, in Markdown, which rows
@@ -51,10 +58,13 @@ func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 		return runBars(*bars, stdout, stderr)
 	}
 	p := &progress{w: stderr, on: isTerminal(stderr)}
+	if o.Weights != nil {
+		o.Weights.Block.Progress = newBar(stderr, "packing "+o.Weights.Name).progress
+	}
 	var to interface {
 		bench.Reporter
 		end()
-	} = &benchTable{out: stdout, progress: p, shape: shapeWidth(o.Specs())}
+	} = &benchTable{out: stdout, progress: p, model: modelWidth(o.Specs()), shape: shapeWidth(o.Specs())}
 	if asJSON {
 		to = &benchLines{enc: json.NewEncoder(stdout), progress: p}
 	}
@@ -101,6 +111,17 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 		}
 		return nil
 	})
+	f.Func("arithmetic", "f32, bf16 or both: rows in the second have names that end in arithmetic=bf16 and the number of threads,\nand a share of the f32 limit that may be above 100% (default f32)", func(s string) error {
+		o.Arithmetic = nil
+		for _, name := range strings.Split(s, ",") {
+			a, err := mla.ParseArithmetic(name)
+			if err != nil {
+				return err
+			}
+			o.Arithmetic = append(o.Arithmetic, a)
+		}
+		return nil
+	})
 	f.Func("kv", "cache formats: all, or some of "+formatNames()+" (default bf16)", func(s string) error {
 		if s == "all" {
 			o.KV = bench.Formats()
@@ -116,10 +137,10 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 		}
 		return nil
 	})
-	intsVar(f, &o.Ctx, "ctx", "context lengths of decode, sparse_decode and layer")
-	intsVar(f, &o.Batch, "batch", "numbers of sequences of decode, sparse_decode and layer")
+	intsVar(f, &o.Ctx, "ctx", "context lengths of decode, sparse_decode, layer and block")
+	intsVar(f, &o.Batch, "batch", "numbers of sequences of decode, sparse_decode, layer and block")
 	intsVar(f, &o.TopK, "sparse", "time sparse_decode with index lists of these lengths, on the contexts that have as many keys;\nif all are shorter, on all of them: the lists then name every key, and the rest of their places are empty")
-	intsVar(f, &o.Prefill, "prefill", "prompt lengths of prefill and layer")
+	intsVar(f, &o.Prefill, "prefill", "prompt lengths of prefill, layer and block")
 	intsVar(f, &o.M, "m", "rows of the gemm products")
 	intsVar(f, &o.Threads, "threads", "numbers of threads")
 	f.DurationVar(&o.RowTime, "time", o.RowTime, "how long to repeat each row")
@@ -127,8 +148,12 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 	f.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and data")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	f.Bool("quick", false, "combinations of small works, in less than 30 seconds")
+	weights := f.String("weights", "", "time a layer and a block of the checkpoint in this `directory`")
+	layer := f.Int("layer", 0, "of its attention blocks take the one with this `number`")
 	err = f.parse(args)
+	names := map[string]bool{}
 	f.Visit(func(given *flag.Flag) {
+		names[given.Name] = true
 		switch given.Name {
 		case "model", "kv", "ctx", "batch", "sparse", "prefill", "m":
 			o.Rows = nil // in favour of combinations
@@ -138,9 +163,46 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 		}
 	})
 	if err == nil {
+		err = weigh(&o, *weights, *layer, names)
+	}
+	if err == nil {
 		err = o.Check()
 	}
 	return o, asJSON, err
+}
+
+// weigh puts a block of a checkpoint in the place of made weights, if there is a directory.
+func weigh(o *bench.Options, dir string, layer int, given map[string]bool) error {
+	switch {
+	case dir == "" && given["layer"]:
+		return errors.New("-layer is given without -weights")
+	case dir == "":
+		return nil
+	case given["model"]:
+		return errors.New("-model and -weights are given, wanted one of them")
+	case given["sparse"]:
+		return errors.New("-sparse and -weights are given, and layers and blocks are timed without index lists")
+	}
+	m, err := checkpoint.OpenModel(dir)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if n := m.Config.Blocks + m.Config.Predict; layer < 0 || layer >= n {
+		return fmt.Errorf("-layer is %d, and %s has attention blocks 0 to %d", layer, dir, n-1)
+	}
+	cfg, weights, err := m.LoadBlock(layer)
+	if err != nil {
+		return err
+	}
+	o.Weights = &bench.Weights{
+		Name: fmt.Sprintf("%s/%d", filepath.Base(filepath.Clean(dir)), layer), Config: cfg, Block: weights, Freqs: m.Config.Rope.Table,
+	}
+	o.Rows, o.Model = nil, o.Weights.Model()
+	if !given["op"] {
+		o.Ops = []bench.Op{bench.Layer, bench.Block}
+	}
+	return nil
 }
 
 // quick looks for -quick ahead of the flags whose defaults it decides.
@@ -211,8 +273,13 @@ type progress struct {
 }
 
 func (p *progress) Progress(done, total int, what string) {
+	p.show(fmt.Sprintf("%d/%d %s", done, total, what))
+}
+
+// show puts a line in the place of the one that is there.
+func (p *progress) show(line string) {
 	if p.on {
-		fmt.Fprintf(p.w, "\r\x1b[K%d/%d %s", done, total, what)
+		fmt.Fprint(p.w, "\r\x1b[K", line)
 		p.shown = true
 	}
 }
@@ -245,15 +312,29 @@ func (l *benchLines) line(v any) {
 type benchTable struct {
 	*progress
 	out   io.Writer
-	shape int // width of the column
+	model int // widths of columns
+	shape int
 	left  []bench.LeftOut
+}
+
+// modelWidth is the width that the column of models needs.
+func modelWidth(rows []bench.Spec) int {
+	width := 14
+	for _, s := range rows {
+		width = max(width, len(s.Model.Name)+1)
+	}
+	return width
 }
 
 // shapeWidth is the width that the column of shapes needs.
 func shapeWidth(rows []bench.Spec) int {
 	width := 36
 	for _, s := range rows {
-		width = max(width, len("2048 of 16384, batch 8, kv  ")+len(s.KV.String()))
+		n := len("2048 of 16384, batch 8, kv  ") + len(s.KV.String())
+		if s.Arithmetic != mla.F32 {
+			n += len(", ") + len(s.Arithmetic.String())
+		}
+		width = max(width, n)
 	}
 	return width
 }
@@ -265,8 +346,8 @@ func (t *benchTable) Machine(m bench.Machine) {
 		fmt.Fprintf(t.out, ", commit %s", m.Commit)
 	}
 	fmt.Fprintf(t.out, "\nlimits on 1 | %d threads: %s", m.Threads, m.Limits())
-	fmt.Fprintf(t.out, "\n\n%-14s%-14s%-*s%4s %10s %10s %9s %7s %9s %8s %6s  %-5s %s\n",
-		"op", "model", t.shape, "shape", "thr", "ms", "median", "GFLOP/s", "GB/s", "tok/s", "MB", "share", "limit", "error")
+	fmt.Fprintf(t.out, "\n\n%-14s%-*s%-*s%4s %10s %10s %9s %7s %9s %8s %6s  %-5s %s\n",
+		"op", t.model, "model", t.shape, "shape", "thr", "ms", "median", "GFLOP/s", "GB/s", "tok/s", "MB", "share", "limit", "error")
 }
 
 func (t *benchTable) Row(r bench.Row) {
@@ -288,12 +369,15 @@ func (t *benchTable) Row(r bench.Row) {
 	case r.Tokens > r.Batch:
 		shape = fmt.Sprintf("%d tokens, kv %s", r.Tokens, r.KV)
 	}
+	if r.Arithmetic == mla.BF16.String() {
+		shape += ", " + r.Arithmetic
+	}
 	share := ""
 	if r.Share > 0 {
 		share = fmt.Sprintf("%.1f%%", 100*r.Share)
 	}
-	fmt.Fprintf(t.out, "%-14s%-14s%-*s%4d %10s %10s %9s %7s %9s %8.1f %6s  %-5s %.1e",
-		r.Op, r.Model, t.shape, shape, r.Threads, number(r.MS), number(r.MSMedian), number(r.GFlops), number(r.GBps),
+	fmt.Fprintf(t.out, "%-14s%-*s%-*s%4d %10s %10s %9s %7s %9s %8.1f %6s  %-5s %.1e",
+		r.Op, t.model, r.Model, t.shape, shape, r.Threads, number(r.MS), number(r.MSMedian), number(r.GFlops), number(r.GBps),
 		number(r.TokPerS), float64(r.Memory)/1e6, share, r.Limit, r.MaxErr)
 	if r.Wrong {
 		fmt.Fprint(t.out, " WRONG")

@@ -33,6 +33,9 @@ func TestBenchFlags(t *testing.T) {
 		{"-time never", `invalid value "never"`},
 		{"-time -1s", "RowTime is -1s"},
 		{"-op fly", `unknown operation "fly"`},
+		{"-layer 3", "-layer is given without -weights"},
+		{"-weights x -model v3", "-model and -weights are given, wanted one of them"},
+		{"-weights no/such/checkpoint", "no/such/checkpoint"},
 		{"-rows nothing", `no row matches "nothing"`},
 		{"-rows (", "missing closing )"},
 		{"-bars file -quick", "-bars times nothing and takes no other flags"},
@@ -98,7 +101,7 @@ func TestBenchStatus(t *testing.T) {
 
 func TestBenchTable(t *testing.T) {
 	var out bytes.Buffer
-	table := &benchTable{out: &out, progress: &progress{w: &out}, shape: shapeWidth(nil)}
+	table := &benchTable{out: &out, progress: &progress{w: &out}, model: modelWidth(nil), shape: shapeWidth(nil)}
 	table.Progress(0, 9, "the machine")
 	table.Machine(bench.Machine{CPU: "Abacus", Cores: 2, SIMD: "generic", Go: "go1", Commit: "c0ffee", Threads: 2, Peak1: 1.25, PeakN: 2.5, DRAM1: 10, DRAMN: 20, L2: 40, L3: 30, L3N: 50})
 	table.Row(bench.Row{Op: bench.Decode, Model: "v3", Ctx: 4096, Batch: 1, Tokens: 1, KV: "bf16", Threads: 2, MS: 1234.5, MSMedian: 1300, GFlops: 0.9, TokPerS: 0.81, Memory: 5e6, Share: 0.5, Limit: "fma", MaxErr: 1.2e-7})
@@ -194,4 +197,53 @@ func TestBenchInterrupted(t *testing.T) {
 	var out, errs bytes.Buffer
 	assert.Equal(t, statusInterrupted, run(ctx, []string{"bench", "-quick"}, &out, &errs))
 	assert.Equal(t, "lamina bench: interrupted\n", errs.String())
+}
+
+// TestBenchWeights: a checkpoint's block takes the place of a model.
+func TestBenchWeights(t *testing.T) {
+	m := newTinyModel(t)
+	options := func(args ...string) (bench.Options, error) {
+		o, _, err := benchOptions(newFlags("bench", benchUsage, nil), append([]string{"-weights", m.dir}, args...))
+		return o, err
+	}
+	o, err := options("-layer", "1", "-ctx", "5,9", "-batch", "1", "-prefill", "7", "-threads", "1")
+	require.NoError(t, err)
+	assert.Equal(t, []bench.Op{bench.Layer, bench.Block}, o.Ops)
+	assert.Equal(t, bench.Model{Name: "tiny/1", Heads: 3, Nope: 8, Rope: 4, V: 6, Latent: 16, Hidden: 20, QLora: 12}, o.Model)
+	var names []string
+	for _, s := range o.Specs() {
+		names = append(names, s.String())
+	}
+	assert.Equal(t, []string{
+		"layer tiny/1 ctx=5 batch=1 tokens=1 kv=bf16 threads=1", "layer tiny/1 ctx=9 batch=1 tokens=1 kv=bf16 threads=1",
+		"layer tiny/1 ctx=7 batch=1 tokens=7 kv=bf16 threads=1", "block tiny/1 ctx=5 batch=1 tokens=1 kv=bf16 threads=1",
+		"block tiny/1 ctx=9 batch=1 tokens=1 kv=bf16 threads=1", "block tiny/1 ctx=7 batch=1 tokens=7 kv=bf16 threads=1",
+	}, names)
+	o, err = options("-op", "block")
+	require.NoError(t, err)
+	assert.Equal(t, []bench.Op{bench.Block}, o.Ops)
+	for args, says := range map[string]string{
+		"-layer 2":   "-layer is 2, and " + m.dir + " has attention blocks 0 to 1",
+		"-layer -1":  "-layer is -1",
+		"-op decode": `operation "decode" with weights of a checkpoint`,
+		"-sparse 5":  "-sparse and -weights are given",
+	} {
+		_, err := options(strings.Fields(args)...)
+		assert.ErrorContains(t, err, says)
+	}
+	if testing.Short() {
+		t.Log("-short: the machine is not measured, and no row run")
+		return
+	}
+	status, out, stderr := command("bench", "-json", "-quick", "-weights", m.dir, "-layer", "1", "-ctx", "5", "-prefill", "7", "-time", "1ms", "-threads", "1")
+	require.Equal(t, statusOK, status, stderr)
+	assert.Empty(t, stderr)
+	rows := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, rows, 1+4)
+	for _, text := range rows[1:] {
+		var row bench.Row
+		require.NoError(t, json.Unmarshal([]byte(text), &row))
+		assert.Equal(t, []string{"tiny/1", "fp8_e4m3"}, []string{row.Model, row.Weights})
+		assert.Positive(t, row.Checked)
+	}
 }

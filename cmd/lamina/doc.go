@@ -1,8 +1,9 @@
 // Command lamina measures the library, replays case files with known answers, and says what
-// it found in the machine.
+// is in a checkpoint and in the machine.
 //
 //	lamina bench                 how fast the layer and its parts are, every answer checked
 //	lamina replay [FILE|DIR...]  case files run through the public API and compared
+//	lamina inspect PATH          what a file or a checkpoint holds, which of it runs, what a context costs
 //	lamina info                  instruction sets, which was chosen and why, cores, caches
 //	lamina version
 //	lamina help [COMMAND]
@@ -21,4 +22,5 @@
 //	case file ──checkpoint──> reader ──checks──> graphCase  ──mla, kvpaged──> output ──compare──> line
 //	                     (names, types, shapes)  sparseCase                     └────hash────────┘
 //	                                             mergeCase
+//	                                             blockCase, whose weights are a checkpoint's
 package main

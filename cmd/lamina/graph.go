@@ -213,7 +213,11 @@ func (g *graphCase) readWeights(r *reader) {
 		if r.err != nil {
 			return
 		}
-		g.weights.KVB, err = fp8.New(elem, rows, cols, w.Data, scales, nBlock, kBlock)
+		var codes []byte
+		if codes, err = w.U8s(); err != nil {
+			break
+		}
+		g.weights.KVB, err = fp8.New(elem, rows, cols, codes, scales, nBlock, kBlock)
 		if errors.Is(err, fp8.ErrScale) {
 			r.failf("tensor %v: %w", s, err)
 		}
@@ -253,7 +257,11 @@ func (r *reader) scales(t checkpoint.Tensor) fp8.Scales {
 	}
 	switch t.DType {
 	case checkpoint.F8_E8M0:
-		return fp8.ScalesE8M0(t.Data)
+		codes, err := t.U8s()
+		if err != nil {
+			r.failf("%w", err)
+		}
+		return fp8.ScalesE8M0(codes)
 	case checkpoint.BF16:
 		bits, err := t.U16s()
 		if err != nil {

@@ -27,6 +27,7 @@ usage: lamina COMMAND [flags] [arguments]
 
   bench    measure decode, prefill and the FP8 products, and check the answers
   replay   run case files (or the embedded ones) and compare with their answers
+  inspect  show what a file or the directory of a checkpoint holds, and what of it runs
   info     show the instruction sets, which was chosen and why, cores and caches
   version  show the version
   help     show this
@@ -73,6 +74,8 @@ func dispatch(ctx context.Context, name string, args []string, stdout, stderr io
 		return runBench(ctx, args, stdout, stderr)
 	case "replay":
 		return runReplay(ctx, args, stdout, stderr)
+	case "inspect":
+		return runInspect(ctx, args, stdout, stderr)
 	case "info":
 		return runInfo(ctx, args, stdout, stderr)
 	case "version", "-version", "--version":
@@ -99,7 +102,7 @@ func runHelp(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return statusOK
 	}
 	switch args[0] {
-	case "bench", "replay", "info", "version":
+	case "bench", "replay", "inspect", "info", "version":
 		return dispatch(ctx, args[0], []string{"-h"}, stdout, stderr)
 	}
 	return noCommand(args[0], stderr)

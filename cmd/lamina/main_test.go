@@ -44,8 +44,9 @@ func TestUsage(t *testing.T) {
 // TestHelp reads help on standard output, in both ways to ask for it.
 func TestHelp(t *testing.T) {
 	for name, flags := range map[string][]string{
-		"bench":   {"model", "op", "kv", "ctx", "batch", "prefill", "m", "sparse", "threads", "time", "budget", "seed", "json", "quick"},
+		"bench":   {"model", "op", "kv", "ctx", "batch", "prefill", "m", "sparse", "threads", "time", "budget", "seed", "json", "quick", "weights", "layer"},
 		"replay":  {"json", "hash", "threads", "page", "form"},
+		"inspect": {"json", "tensors"},
 		"info":    {"json"},
 		"version": nil,
 	} {

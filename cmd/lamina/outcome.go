@@ -5,14 +5,16 @@ import (
 	"encoding/hex"
 
 	"github.com/lamina-ml/lamina/checkpoint"
+	"github.com/lamina-ml/lamina/mla"
 )
 
 // outcome is what a case gave.
 type outcome struct {
-	form    string // that ran: decode, prefill, mixed, or nothing
-	seconds float64
-	output  values
-	lse     []float32 // nil if the file has none to compare with
+	form       string // that ran: decode, prefill, mixed, or nothing
+	arithmetic mla.Arithmetic
+	seconds    float64
+	output     values
+	lse        []float32 // nil if the file has none to compare with
 
 	shape     checkpoint.Shape // of the output
 	verdict   verdict          // on the output

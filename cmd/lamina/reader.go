@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,9 +10,6 @@ import (
 	"github.com/lamina-ml/lamina/checkpoint"
 	"github.com/lamina-ml/lamina/mla"
 )
-
-// errNotBuilt marks a case that asks for a feature the program does not have.
-var errNotBuilt = errors.New("not built yet")
 
 // reader takes a case file apart. Its methods check what they return; after the first fault
 // they return zero values, and err is that fault.

@@ -34,6 +34,7 @@ type options struct {
 	json, hash    bool
 	threads, page int
 	form          string // empty: the file's own
+	arithmetic    mla.Arithmetic
 }
 
 // maxThreads and maxPage bound what a flag can make the program allocate.
@@ -76,6 +77,10 @@ func parseReplay(fs *flags, args []string) (o options, paths []string, err error
 	fs.IntVar(&o.threads, "threads", 0, "number of `workers`; 0: one per CPU")
 	fs.IntVar(&o.page, "page", 0, "`tokens` of a page of the first cache, which is laid out anew; a second one (extra.blocks) stays\nas it is; 0: as the file has them")
 	fs.StringVar(&o.form, "form", "", "force a `form` on dense layer calls: auto, decode or prefill (default: as the file says);\nnot on index lists and act_quant = dynamic, whose answers are of one form")
+	fs.Func("arithmetic", "`f32` or bf16, of attention and products (default f32); for bf16 the tolerances of the file give way to\nthose that FlashMLA publishes, by the size of the output, twice as wide and for blocks four times, and of lse and max_logits\nonly infinities and NaN are judged (docs/arithmetic.md)", func(s string) (err error) {
+		o.arithmetic, err = mla.ParseArithmetic(s)
+		return err
+	})
 	for {
 		if err := fs.Parse(args); err != nil {
 			return o, nil, err
@@ -187,7 +192,7 @@ func (p *player) play(ctx context.Context, path string, f *checkpoint.File, err 
 		return
 	}
 	r := newReader(f)
-	o, err := p.runCase(ctx, r)
+	o, err := p.runCase(ctx, path, r)
 	if ctx.Err() != nil {
 		return
 	}
@@ -198,10 +203,10 @@ func (p *player) play(ctx context.Context, path string, f *checkpoint.File, err 
 	p.report(path, r.meta, o)
 }
 
-// ops are all there are; those that the program lacks are named when a case asks for them.
+// ops are all there are.
 var ops = []string{"graph", "merge", "sparse_decode", "sparse_prefill", "block"}
 
-func (p *player) runCase(ctx context.Context, r *reader) (outcome, error) {
+func (p *player) runCase(ctx context.Context, path string, r *reader) (outcome, error) {
 	r.choice("lamina.case", "1")
 	r.text("name")
 	op := r.text("op")
@@ -214,6 +219,12 @@ func (p *player) runCase(ctx context.Context, r *reader) (outcome, error) {
 		if err != nil {
 			return outcome{}, err
 		}
+		g.cfg.Arithmetic = p.arithmetic
+		more := float64(roundingsMore)
+		if g.dynamic() {
+			more = quantisedMore
+		}
+		g.want.in(p.arithmetic, flashDense, more)
 		return g.run(ctx, p.pool, p.options)
 	case "merge":
 		m, err := readMerge(r)
@@ -226,10 +237,19 @@ func (p *player) runCase(ctx context.Context, r *reader) (outcome, error) {
 		if err != nil {
 			return outcome{}, err
 		}
+		c.core.Arithmetic = p.arithmetic
+		flash := flashSparseDecode
+		if op == "sparse_prefill" {
+			flash = flashSparsePrefill
+		}
+		c.want.in(p.arithmetic, flash, roundingsMore)
 		return c.run(ctx, p.pool, p.options)
-	}
-	if slices.Contains(ops, op) {
-		return outcome{}, fmt.Errorf("op %s: %w", op, errNotBuilt)
+	case "block":
+		c, err := readBlock(r, path)
+		if err != nil {
+			return outcome{}, err
+		}
+		return c.run(ctx, p)
 	}
 	return outcome{}, fmt.Errorf("op = %q is no op, wanted %s", op, strings.Join(ops, ", "))
 }
@@ -258,7 +278,7 @@ func (p *player) report(path string, meta map[string]string, o outcome) {
 		Name: meta["name"], Op: meta["op"], Pass: len(o.faults) == 0,
 		MaxAbs: o.verdict.maxAbs, MaxRel: o.verdict.maxRel, CosDiff: o.verdict.cosDiff, Worst: o.worst(),
 		LSEMaxAbs: o.lseMaxAbs, Seconds: o.seconds,
-		SIMD: simd.Level(), Threads: p.pool.Workers(), Form: o.form, Arithmetic: "f32",
+		SIMD: simd.Level(), Threads: p.pool.Workers(), Form: o.form, Arithmetic: o.arithmetic.String(),
 	}
 	if p.hash {
 		l.Hash = o.hash()

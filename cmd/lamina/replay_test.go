@@ -294,8 +294,8 @@ func TestRefusedCases(t *testing.T) {
 		"page of nothing":      {dense, func(d draft) { d.meta["extra.page"] = "8" }, `metadata extra.page is "8", which has no meaning`},
 		"mask of a merge":      {merge, func(d draft) { d.meta["mask"] = "causal" }, `metadata mask is "causal", which has no meaning in this case of op merge`},
 
-		"not built: block": {dense, func(d draft) { d.meta["op"] = "block" }, "op block: not built yet"},
-		"no such format":   {dense, func(d draft) { d.meta["cache"] = "bf17" }, `metadata cache is "bf17": kvpaged: unknown format`},
+		"block without a module": {dense, func(d draft) { d.meta["op"] = "block" }, "metadata module is missing"},
+		"no such format":         {dense, func(d draft) { d.meta["cache"] = "bf17" }, `metadata cache is "bf17": kvpaged: unknown format`},
 	}
 	for _, key := range []string{"lamina.case", "name", "op", "act_quant", "heads", "nope", "rope", "v", "latent", "page", "layers", "layer",
 		"epsilon", "scale", "mask", "rope_style", "max_seq_len", "form", "cache", "n_block", "k_block", "abs", "rel", "cos",

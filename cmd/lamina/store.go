@@ -118,7 +118,10 @@ func (r *reader) take(c *kvpaged.Config, t checkpoint.Tensor) {
 	if c.Pages = t.Shape[0]; c.Pages == 0 {
 		r.failf("tensor %v has no blocks, wanted at least 1", t)
 	}
-	c.Arena = t.Data
+	var err error
+	if c.Arena, err = t.Bytes(); err != nil {
+		r.failf("%w", err)
+	}
 }
 
 // tokenScales reads scales that are a tensor of their own. A cache without layers may have a dimension of

@@ -976,6 +976,15 @@ func PairPanelBF16(dst, src []uint16, k int) {
 	if short(len(src), 1, 0, k*Lanes) {
 		tooShort("PairPanelBF16", "src", len(src), 1, 0, k*Lanes)
 	}
+	if raceEnabled && chosen.set != setGeneric {
+		raceTell(dst, 1, 0, (k+1)/2*2*Lanes, true)
+		raceTell(src, 1, 0, k*Lanes, false)
+	}
+	switch chosen.set {
+	case setNEONBF16, setNEON:
+		neon.PairPanelBF16(dst, src, k)
+		return
+	}
 	ref.PairPanelBF16(dst, src, k)
 }
 
@@ -1277,6 +1286,15 @@ func CopyRows(dst []float32, ldd int, src []float32, lds, rows, cols, bypass int
 	}
 	if short(len(src), rows, lds, cols) {
 		tooShort("CopyRows", "src", len(src), rows, lds, cols)
+	}
+	if raceEnabled && chosen.set != setGeneric {
+		raceTell(dst, rows, ldd, cols, true)
+		raceTell(src, rows, lds, cols, false)
+	}
+	switch chosen.set {
+	case setNEONBF16, setNEON:
+		neon.CopyRows(dst, ldd, src, lds, rows, cols, bypass)
+		return
 	}
 	ref.CopyRows(dst, ldd, src, lds, rows, cols, bypass)
 }

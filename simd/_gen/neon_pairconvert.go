@@ -119,11 +119,17 @@ func (a *A) newFlusher() *flusherNEON {
 	return f
 }
 
-// flush does so in a vector. mask is left with the magnitudes that are large enough as ones.
-func (f *flusherNEON) flush(v, mask Vec) {
-	f.VAND(f.magnitude.B16(), v.B16(), mask.B16())
-	f.VCMGT(f.below.H8(), mask.H8(), mask.H8())
-	f.VAND(mask.B16(), v.B16(), v.B16())
+// flush does so in vectors. masks are left with the magnitudes that are large enough as ones.
+func (f *flusherNEON) flush(vs, masks []Vec) {
+	for i, v := range vs {
+		f.VAND(f.magnitude.B16(), v.B16(), masks[i].B16())
+	}
+	for i := range vs {
+		f.VCMGT(f.below.H8(), masks[i].H8(), masks[i].H8())
+	}
+	for i, v := range vs {
+		f.VAND(masks[i].B16(), v.B16(), v.B16())
+	}
 }
 
 // loadHalves loads 16, 8 or 1 values of 16 bits and moves on; what else is in the registers becomes zero.
@@ -142,19 +148,17 @@ func (a *A) loadHalves(from GP, vs []Vec, lanes int, one GP) {
 // flushBF16NEON copies values, but for those below 2^-52.
 //
 //	computes   dst[i] = src[i], +0 below 2^-52
-//	registers  dst, src, left, one; 2 constants, 2 vectors of values, a mask
+//	registers  dst, src, left, one; 2 constants, 2 vectors of values, 2 masks
 //	reads      src, by 16 values, 8 and 1
 //	order      from the front: dst may be src
 //	limits     none
 func flushBF16NEON(a *A) {
 	dst, src, left, one := a.Base("dst"), a.Base("src"), a.Len("src"), a.GP("one")
-	f, vs, mask := a.newFlusher(), a.Vecs("values", 2), a.Vec("mask")
+	f, vs, masks := a.newFlusher(), a.Vecs("values", 2), a.Vecs("masks", 2)
 	for _, lanes := range []int{16, 8, 1} {
 		a.steps(left, lanes, func() {
 			a.loadHalves(src, vs, lanes, one)
-			for _, v := range vs[:(lanes+15)/16+lanes/16] {
-				f.flush(v, mask)
-			}
+			f.flush(vs[:(lanes+15)/16+lanes/16], masks)
 			switch lanes {
 			case 16:
 				a.FSTPQ(vs[0], vs[1], dst.Post(32))

@@ -55,11 +55,11 @@ func (p *interleaveWriter) pair(both bool) {
 		a.steps(p.left, lanes, func() {
 			a.loadHalves(p.first, []Vec{p.a}, lanes, p.one)
 			p.look(p.a, p.mask)
-			p.flush(p.a, p.mask)
+			p.flush([]Vec{p.a}, []Vec{p.mask})
 			if both {
 				a.loadHalves(p.second, []Vec{p.b}, lanes, p.one)
 				p.look(p.b, p.mask)
-				p.flush(p.b, p.mask)
+				p.flush([]Vec{p.b}, []Vec{p.mask})
 			}
 			a.VZIP1(p.b.H8(), p.a.H8(), p.zipped.H8())
 			if lanes == 1 {
@@ -163,6 +163,39 @@ func pairPanelNEON(a *A) {
 		}
 		r.value(first, t, mask)
 		join()
+	})
+	a.Done()
+}
+
+// pairPanelBF16NEON zips two rows of a panel.
+//
+//	computes   dst[kk/2*32 + lane*2 + kk%2] = src[kk*16+lane], +0 below 2^-52
+//	registers  dst, src, k; 2 constants, 2 vectors of each row, 4 masks, which become pairs
+//	reads      src, two rows of a panel at once
+//	order      from the front
+//	limits     none
+func pairPanelBF16NEON(a *A) {
+	dst, src, k := a.Base("dst"), a.Base("src"), a.Arg("k")
+	f, rows, pairs := a.newFlusher(), a.Vecs("rows", 4), a.Vecs("pairs", 4)
+	join := func(n int) {
+		f.flush(rows[:2*n], pairs)
+		for i := range 2 {
+			first, second := rows[i].H8(), rows[2+i].H8()
+			a.VZIP1(second, first, pairs[2*i].H8())
+			a.VZIP2(second, first, pairs[2*i+1].H8())
+		}
+		a.VST1(dst.Post(64), view(pairs, H8)...)
+	}
+	a.steps(k, 2, func() {
+		a.VLD1(src.Post(64), view(rows, H8)...)
+		join(2)
+	})
+	a.steps(k, 1, func() {
+		a.VLD1(src.Post(32), view(rows[:2], H8)...)
+		for _, v := range rows[2:] {
+			a.Zero(v)
+		}
+		join(1)
 	})
 	a.Done()
 }

@@ -243,11 +243,11 @@ TEXT ·FlushBF16(SB), NOSPLIT, $0-48
 loop_1:
 	FLDPQ.P 32(R1), (F2, F3)
 	VAND    V0.B16, V2.B16, V4.B16
+	VAND    V0.B16, V3.B16, V5.B16
 	WORD    $0x4e613484 // cmgt v4.8h, v4.8h, v1.8h
+	WORD    $0x4e6134a5 // cmgt v5.8h, v5.8h, v1.8h
 	VAND    V4.B16, V2.B16, V2.B16
-	VAND    V0.B16, V3.B16, V4.B16
-	WORD    $0x4e613484 // cmgt v4.8h, v4.8h, v1.8h
-	VAND    V4.B16, V3.B16, V3.B16
+	VAND    V5.B16, V3.B16, V3.B16
 	FSTPQ.P (F2, F3), 32(R0)
 	SUBS    $16, R2, R2
 	BGE     loop_1
@@ -2073,6 +2073,67 @@ loop_3:
 	VSRI   $16, V6.S4, V10.S4
 	VSRI   $16, V7.S4, V11.S4
 	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R0)
+	SUBS   $1, R2, R2
+	BGE    loop_3
+
+rest_4:
+	ADD $1, R2, R2
+	RET
+
+// func PairPanelBF16(dst, src []uint16, k int)
+TEXT ·PairPanelBF16(SB), NOSPLIT, $0-56
+	MOVD dst_base+0(FP), R0
+	MOVD src_base+24(FP), R1
+	MOVD k+48(FP), R2
+	MOVD $32767, R3
+	VDUP R3, V0.H8
+	MOVD $9599, R3
+	VDUP R3, V1.H8
+	SUBS $2, R2, R2
+	BLT  rest_2
+
+loop_1:
+	VLD1.P 64(R1), [V2.H8, V3.H8, V4.H8, V5.H8]
+	VAND   V0.B16, V2.B16, V6.B16
+	VAND   V0.B16, V3.B16, V7.B16
+	VAND   V0.B16, V4.B16, V8.B16
+	VAND   V0.B16, V5.B16, V9.B16
+	WORD   $0x4e6134c6 // cmgt v6.8h, v6.8h, v1.8h
+	WORD   $0x4e6134e7 // cmgt v7.8h, v7.8h, v1.8h
+	WORD   $0x4e613508 // cmgt v8.8h, v8.8h, v1.8h
+	WORD   $0x4e613529 // cmgt v9.8h, v9.8h, v1.8h
+	VAND   V6.B16, V2.B16, V2.B16
+	VAND   V7.B16, V3.B16, V3.B16
+	VAND   V8.B16, V4.B16, V4.B16
+	VAND   V9.B16, V5.B16, V5.B16
+	VZIP1  V4.H8, V2.H8, V6.H8
+	VZIP2  V4.H8, V2.H8, V7.H8
+	VZIP1  V5.H8, V3.H8, V8.H8
+	VZIP2  V5.H8, V3.H8, V9.H8
+	VST1.P [V6.H8, V7.H8, V8.H8, V9.H8], 64(R0)
+	SUBS   $2, R2, R2
+	BGE    loop_1
+
+rest_2:
+	ADD  $2, R2, R2
+	SUBS $1, R2, R2
+	BLT  rest_4
+
+loop_3:
+	VLD1.P 32(R1), [V2.H8, V3.H8]
+	VEOR   V4.B16, V4.B16, V4.B16
+	VEOR   V5.B16, V5.B16, V5.B16
+	VAND   V0.B16, V2.B16, V6.B16
+	VAND   V0.B16, V3.B16, V7.B16
+	WORD   $0x4e6134c6 // cmgt v6.8h, v6.8h, v1.8h
+	WORD   $0x4e6134e7 // cmgt v7.8h, v7.8h, v1.8h
+	VAND   V6.B16, V2.B16, V2.B16
+	VAND   V7.B16, V3.B16, V3.B16
+	VZIP1  V4.H8, V2.H8, V6.H8
+	VZIP2  V4.H8, V2.H8, V7.H8
+	VZIP1  V5.H8, V3.H8, V8.H8
+	VZIP2  V5.H8, V3.H8, V9.H8
+	VST1.P [V6.H8, V7.H8, V8.H8, V9.H8], 64(R0)
 	SUBS   $1, R2, R2
 	BGE    loop_3
 

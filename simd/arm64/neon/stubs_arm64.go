@@ -116,6 +116,9 @@ func PackPairs(dst []uint16, ldd int, src []float32, lds, n, k int)
 func PairPanel(dst []uint16, src []float32, k int)
 
 //go:noescape
+func PairPanelBF16(dst, src []uint16, k int)
+
+//go:noescape
 func WidenE4M3Pairs(dst []uint16, codes []byte)
 
 //go:noescape
@@ -138,6 +141,9 @@ func PairFoldAdd(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int
 
 //go:noescape
 func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
+
+//go:noescape
+func CopyRows(dst []float32, ldd int, src []float32, lds, rows, cols, bypass int)
 
 //go:noescape
 func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) bool

@@ -145,18 +145,14 @@ type pairBlock struct {
 // folded for weights that fold.
 func (p *Packed) mulPairs(b int, y []float32, ldy int, x []uint16, folded []float32, ldx, m, n0, n1 int) {
 	var block pairBlock
-	rows := max(1, simd.Blocks().CallPairs/(pairPanels*simd.Lanes*pieceK)) // of a call
 	for n := n0; n < n1; n += pairPanels * simd.Lanes {
 		for k0 := 0; k0 < p.k; {
 			k1 := p.cut(k0)
 			p.load(&block, b, n, n1, k0, k1)
-			for i := 0; i < m; i += rows {
-				to, rows := y[i*ldy+n-n0:], min(rows, m-i)
-				if folded != nil {
-					p.foldedPart(&block, to, ldy, folded[i*ldx+k0:], ldx, p.scalesAt(b, n/simd.Lanes, k0), rows, k0, k1)
-				} else {
-					p.pairPart(&block, to, ldy, x[i*ldx+k0:], ldx, rows, k0, k1)
-				}
+			if folded != nil {
+				p.foldedPart(&block, y[n-n0:], ldy, folded[k0:], ldx, p.scalesAt(b, n/simd.Lanes, k0), m, k0, k1)
+			} else {
+				p.pairPart(&block, y[n-n0:], ldy, x[k0:], ldx, m, k0, k1)
 			}
 			k0 = k1
 		}
@@ -192,29 +188,41 @@ func (p *Packed) pairs(dst []uint16, panel panelOf, k0, k1 int) {
 // pairPart adds a piece to y, which begins at the block's first output. x begins at k0.
 func (p *Packed) pairPart(block *pairBlock, y []float32, ldy int, x []uint16, ldx, m, k0, k1 int) {
 	lanes, k := block.lanes, k1-k0
-	switch {
-	case p.scaling == scaled:
-		if k0 == 0 {
-			for i := range m {
-				clear(y[i*ldy:][:lanes])
-			}
+	if p.scaling == scaled && k0 == 0 {
+		for i := range m {
+			clear(y[i*ldy:][:lanes])
 		}
-		simd.PairScale(y, ldy, x, ldx, block.w[:], pairLD, block.scale[:lanes], m, lanes, k)
-	case k0 == 0:
-		simd.PairSet(y, ldy, x, ldx, block.w[:], pairLD, m, lanes, k)
-	default:
-		simd.PairAdd(y, ldy, x, ldx, block.w[:], pairLD, m, lanes, k)
+	}
+	rows := callRows(m, simd.Blocks().CallPairs, lanes, k)
+	for i := 0; i < m; i += rows {
+		y, x, rows := y[i*ldy:], x[i*ldx:], min(rows, m-i)
+		switch {
+		case p.scaling == scaled:
+			simd.PairScale(y, ldy, x, ldx, block.w[:], pairLD, block.scale[:lanes], rows, lanes, k)
+		case k0 == 0:
+			simd.PairSet(y, ldy, x, ldx, block.w[:], pairLD, rows, lanes, k)
+		default:
+			simd.PairAdd(y, ldy, x, ldx, block.w[:], pairLD, rows, lanes, k)
+		}
 	}
 }
 
 // foldedPart is pairPart for float32 activations and the scales from place at on, by
-// which they are multiplied.
+// which they are multiplied. The kernels go through rows panel by panel: so do the calls.
 func (p *Packed) foldedPart(block *pairBlock, y []float32, ldy int, x []float32, ldx, at, m, k0, k1 int) {
-	scales, lds := p.scales[at:], p.groups*simd.Lanes
-	if k0 == 0 {
-		simd.PairFoldSet(y, ldy, x, ldx, block.w[:], pairLD, scales, lds, m, block.lanes, k1-k0)
-	} else {
-		simd.PairFoldAdd(y, ldy, x, ldx, block.w[:], pairLD, scales, lds, m, block.lanes, k1-k0)
+	k := k1 - k0
+	rows := callRows(m, simd.Blocks().CallFolds, simd.Lanes, k)
+	for j := 0; j < block.lanes; j += simd.Lanes {
+		panel, lanes := j/simd.Lanes, min(simd.Lanes, block.lanes-j)
+		w, scales := block.w[panel*pairLD:], p.scales[at+panel*p.groups*simd.Lanes:]
+		for i := 0; i < m; i += rows {
+			y, x, rows := y[i*ldy+j:], x[i*ldx:], min(rows, m-i)
+			if k0 == 0 {
+				simd.PairFoldSet(y, ldy, x, ldx, w, 0, scales, 0, rows, lanes, k)
+			} else {
+				simd.PairFoldAdd(y, ldy, x, ldx, w, 0, scales, 0, rows, lanes, k)
+			}
+		}
 	}
 }
 
@@ -307,7 +315,11 @@ func (p *Packed) addCodePairs(b int, y []float32, ldy int, rows *codePairs, sx [
 			to := min(k1, from+(p.step-from%p.step), from+(group-from%group))
 			simd.PairPanel(pairs[:], w[(from-k0)*simd.Lanes:], to-from)
 			sw := p.scales[p.scalesAt(b, panel.index, p.scaleGroup(from)):][:panel.lanes]
-			simd.PairScaleRows(y[n-n0:], ldy, rows[from-k0:], pieceK, pairs[:], 0, sx[from/group:], ldsx, sw, m, panel.lanes, to-from)
+			call := callRows(m, simd.Blocks().CallPairs, panel.lanes, to-from)
+			for i := 0; i < m; i += call {
+				simd.PairScaleRows(y[i*ldy+n-n0:], ldy, rows[i*pieceK+from-k0:], pieceK, pairs[:], 0, sx[i*ldsx+from/group:], ldsx,
+					sw, min(call, m-i), panel.lanes, to-from)
+			}
 			from = to
 		}
 	}

@@ -36,6 +36,9 @@ func CallRows(fma, tile, k, m, group int) int { return call{fma, tile, k}.rows(m
 
 func CallWidth(fma, tile, k, rows int) int { return call{fma, tile, k}.width(rows) }
 
+// PieceRows is how a piece of k is cut into calls.
+func PieceRows(m, most, outputs, k int) int { return callRows(m, most, outputs, k) }
+
 const (
 	GroupRows = groupRows
 	PairGroup = pairGroup

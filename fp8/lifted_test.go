@@ -125,6 +125,32 @@ func TestCalls(t *testing.T) {
 	require.Equal(t, 4, fp8.CallRows(1<<19, 6, 16384, 132, fp8.GroupRows))
 }
 
+// TestPieceCalls: no call of the kernels that take a piece of k is longer than a level
+// allows, and together they take every row, in calls of about one size.
+func TestPieceCalls(t *testing.T) {
+	b := simd.Blocks()
+	most := []int{b.CallFMA, b.CallFMA / 2, b.CallPairs, b.CallFolds,
+		1 << 19, 1 << 18, (1 << 19) / 10, 5 << 18, 5 << 17, (5 << 18) / 10, 100_000, 50_000, 10_000} // avx2, avx512, neon
+	for _, most := range most {
+		for _, outputs := range []int{1, 7, 15, 16, 17, 32} {
+			whole := (outputs + simd.Lanes - 1) / simd.Lanes * simd.Lanes // lanes of panels
+			for k := 1; k <= 256; k++ {
+				for _, m := range []int{1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 24, 25, 31, 32, 37, 64, 132, 256, 1000} {
+					rows := fp8.PieceRows(m, most, outputs, k)
+					calls := (m + rows - 1) / rows
+					fewest := (m-1)/(most/(whole*k)) + 1
+					if rows < 1 || rows*whole*k > most || calls > fewest {
+						t.Fatalf("%d outputs by %d terms: calls of %d of %d rows, want at most %d multiply-adds and %d calls", outputs, k, rows, m, most, fewest)
+					}
+				}
+			}
+		}
+	}
+	require.Equal(t, 22, fp8.PieceRows(64, 100_000, simd.Lanes, 256))
+	require.Equal(t, 2, fp8.PieceRows(64, 10_000, simd.Lanes, 256))
+	require.Equal(t, 64, fp8.PieceRows(64, 1<<19, simd.Lanes, 256))
+}
+
 // Activations at the limits of what can be lifted and beyond, which a NaN or an
 // infinity among the results of lifting tells: the same bits, whatever they are.
 func TestMulLiftedExtremes(t *testing.T) {

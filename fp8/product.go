@@ -311,25 +311,41 @@ func (p *Packed) codes(buf *[pieceK * simd.Lanes]float32, panel panelOf, k0, k1 
 // part adds the piece k0 .. k1 of a panel to y. x begins at k0; w are the codes.
 func (p *Packed) part(panel panelOf, y []float32, ldy int, x []float32, ldx int, w []float32, m, k0, k1 int) {
 	lanes, k := panel.lanes, k1-k0
-	switch {
-	case p.scaling == scaled:
+	most, scale := simd.Blocks().CallFMA, []float32(nil)
+	switch p.scaling {
+	case scaled:
+		scale = p.scales[p.scalesAt(panel.b, panel.index, p.scaleGroup(k0)):][:lanes]
 		if k0 == 0 {
 			for i := range m {
 				clear(y[i*ldy:][:lanes])
 			}
 		}
-		scale := p.scales[p.scalesAt(panel.b, panel.index, p.scaleGroup(k0)):][:lanes]
-		simd.PartScale(y, ldy, x, ldx, w, 0, scale, m, lanes, k)
-	case p.scaling == folded:
-		scale := p.scales[p.scalesAt(panel.b, panel.index, p.scaleGroup(k0)):][:k*simd.Lanes]
-		if k0 == 0 {
-			simd.PartFoldSet(y, ldy, x, ldx, w, 0, scale, 0, m, lanes, k)
-		} else {
-			simd.PartFoldAdd(y, ldy, x, ldx, w, 0, scale, 0, m, lanes, k)
-		}
-	case k0 == 0:
-		simd.PartSet(y, ldy, x, ldx, w, 0, m, lanes, k)
-	default:
-		simd.PartAdd(y, ldy, x, ldx, w, 0, m, lanes, k)
+	case folded:
+		scale = p.scales[p.scalesAt(panel.b, panel.index, p.scaleGroup(k0)):][:k*simd.Lanes]
+		most /= 2 // of the kernels that multiply an activation before each multiply-add
 	}
+	rows := callRows(m, most, lanes, k)
+	for i := 0; i < m; i += rows {
+		y, x, rows := y[i*ldy:], x[i*ldx:], min(rows, m-i)
+		switch {
+		case p.scaling == scaled:
+			simd.PartScale(y, ldy, x, ldx, w, 0, scale, rows, lanes, k)
+		case p.scaling == folded && k0 == 0:
+			simd.PartFoldSet(y, ldy, x, ldx, w, 0, scale, 0, rows, lanes, k)
+		case p.scaling == folded:
+			simd.PartFoldAdd(y, ldy, x, ldx, w, 0, scale, 0, rows, lanes, k)
+		case k0 == 0:
+			simd.PartSet(y, ldy, x, ldx, w, 0, rows, lanes, k)
+		default:
+			simd.PartAdd(y, ldy, x, ldx, w, 0, rows, lanes, k)
+		}
+	}
+}
+
+// callRows is how many of m rows a call takes that has no more than most multiply-adds,
+// if one row has not, for outputs in whole panels and a piece of k. The calls for all rows
+// are about as large as each other.
+func callRows(m, most, outputs, k int) int {
+	fit := max(1, most/(ceilDiv(outputs, simd.Lanes)*simd.Lanes*k))
+	return ceilDiv(m, max(1, ceilDiv(m, fit)))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -402,6 +403,43 @@ func TestMulConcurrent(t *testing.T) {
 	concurrently(t, want, func(y []float32) error {
 		return w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape())
 	})
+}
+
+// TestMulManyRows: more rows than a call takes on a small core, by all kernels that take
+// a piece of k, give the bits of one row at a time.
+func TestMulManyRows(t *testing.T) {
+	r := newRand(81)
+	const m, n, k, group = 53, 35, 300, 290
+	for _, step := range []int{0, 8, 290} { // no scales, folded ones, and a step that lifted rows have no product for
+		kind := "f32"
+		if step == 0 {
+			kind = "none"
+		}
+		p := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, kind, n, k, 7, step)}, m: m, x: normal(r, m*k, 1)}
+		w := p.pack(t)
+		require.False(t, w.Lifts())
+		for name, mul := range map[string]func(y, x []float32, m int) error{
+			"Mul":     func(y, x []float32, m int) error { return w.Mul(nil, nil, y, fp8.RowsF32(x), fp8.Shape{M: m}) },
+			"MulBF16": func(y, x []float32, m int) error { return w.MulBF16(nil, nil, y, fp8.RowsF32(x), fp8.Shape{M: m}) },
+			"MulQuant": func(y, x []float32, m int) error {
+				return w.MulQuant(nil, nil, y, fp8.RowsF32(x), fp8.Shape{M: m}, group)
+			},
+			"MulQuantBF16": func(y, x []float32, m int) error {
+				return w.MulQuantBF16(nil, nil, y, fp8.RowsF32(x), fp8.Shape{M: m}, group)
+			},
+		} {
+			if strings.Contains(name, "Quant") && !w.Scaled() {
+				continue
+			}
+			y, one := make([]float32, m*n), make([]float32, n)
+			fill(y, float32(math.NaN()))
+			require.NoError(t, mul(y, p.x, m))
+			for i := range m {
+				require.NoError(t, mul(one, p.x[i*k:][:k], 1))
+				kerneltest.Equal(t, one, y[i*n:][:n], "%s, step %d, row %d", name, step, i)
+			}
+		}
+	}
 }
 
 func TestMulPanels(t *testing.T) {

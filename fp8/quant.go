@@ -196,5 +196,8 @@ func (p *Packed) addCodes(b int, y []float32, ldy int, rows *codeRows, sx []floa
 // partCodes adds the piece k0 .. k1 of a panel to y. rows, w and sx begin at k0.
 func (p *Packed) partCodes(panel panelOf, y []float32, ldy int, rows, w, sx []float32, ldsx, m, k0, k1 int) {
 	sw := p.scales[p.scalesAt(panel.b, panel.index, p.scaleGroup(k0)):][:panel.lanes]
-	simd.PartScaleRows(y, ldy, rows, pieceK, w, 0, sx, ldsx, sw, m, panel.lanes, k1-k0)
+	call := callRows(m, simd.Blocks().CallFMA, panel.lanes, k1-k0)
+	for i := 0; i < m; i += call {
+		simd.PartScaleRows(y[i*ldy:], ldy, rows[i*pieceK:], pieceK, w, 0, sx[i*ldsx:], ldsx, sw, min(call, m-i), panel.lanes, k1-k0)
+	}
 }

@@ -51,5 +51,6 @@
 // tell the race detector what they read and write.
 //
 // A call cannot be interrupted while assembly runs, not even by the garbage collector: callers cut their work into calls
-// of at most Blocks().CallFMA multiply-adds, or Blocks().CallPairs in pairs.
+// of at most Blocks().CallFMA multiply-adds, Blocks().CallPairs in pairs, or Blocks().CallFolds in pairs that are rounded
+// for every output.
 package simd

@@ -735,7 +735,7 @@ func PairScaleRows(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb in
 
 // PairFoldSet is PairSet for float32 activations, with x[i*ldx+kk] * scale[(j/16)*lds+kk*16+j%16], rounded, then as
 // NarrowActBF16 has it, in place of x[i*ldx+kk]. Rounding for each output takes some ten times as long as the
-// multiply-add: callers cut their calls as much finer than Blocks().CallFMA says.
+// multiply-add: Blocks().CallFolds bounds a call.
 //
 //go:noinline
 func PairFoldSet(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int, scale []float32, lds, m, n, k int) {

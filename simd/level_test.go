@@ -50,13 +50,18 @@ func TestBlockRows(t *testing.T) {
 	assert.NotZero(t, Blocks().BlockRows)
 }
 
-// TestBlockings: every level has all sizes, and a call of pairs is no longer than any other.
+// TestBlockings: every level has all sizes, a call of pairs is no longer than any other, one that rounds activations has
+// a tenth, and there is room in it for a row of a panel and a whole piece.
 func TestBlockings(t *testing.T) {
 	for set, b := range blockings {
 		assert.Positive(t, b.RowTile, set)
 		assert.Positive(t, b.CallFMA, set)
 		assert.Positive(t, b.CallPairs, set)
 		assert.LessOrEqual(t, b.CallPairs, b.CallFMA, set)
+		assert.GreaterOrEqual(t, b.CallFolds, Lanes*256, set)
+		if set != int(setGeneric) {
+			assert.LessOrEqual(t, b.CallFolds, b.CallFMA/10, set)
+		}
 		assert.Positive(t, b.BlockRows, set)
 	}
 }

@@ -368,7 +368,7 @@ len(codes) is a multiple of 64.`,
 	},
 	{
 		Name: "PairFoldSet", File: "pairpart",
-		Doc:    `is PairSet for float32 activations, with x[i*ldx+kk] * scale[(j/16)*lds+kk*16+j%16], rounded, then as NarrowActBF16 has it, in place of x[i*ldx+kk]. Rounding for each output takes some ten times as long as the multiply-add: callers cut their calls as much finer than Blocks().CallFMA says.`,
+		Doc:    `is PairSet for float32 activations, with x[i*ldx+kk] * scale[(j/16)*lds+kk*16+j%16], rounded, then as NarrowActBF16 has it, in place of x[i*ldx+kk]. Rounding for each output takes some ten times as long as the multiply-add: Blocks().CallFolds bounds a call.`,
 		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("b", "uint16", panelsN, "ldb", pairK), num("ldb", "int"), in("scale", "float32", panelsN, "lds", panelK), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int")},
 		Needs:  "k <= 256",
 		Bodies: everywhere(pairFoldSet, pairFoldSetNEON),

@@ -107,11 +107,14 @@ func (p *Packed) mulPairWords(b int, y []float32, ldy int, x []uint16, ldx, m, n
 		for i := 0; i < m; {
 			rows := c.rows(m-i, pairGroup)
 			width := c.width(rows)
+			terms := c.terms(rows, width)
 			for j := n; j < end; j += width {
 				panel := j / simd.Lanes
 				codes, scales := p.w.codes[p.codesAt(b, panel):], p.scales[p.scalesAt(b, panel, 0):]
-				simd.GemmE4M3Pairs(y[i*ldy+j-n0:], ldy, x[i*ldx:], ldx, codes, p.k*simd.Lanes, scales, p.groups*simd.Lanes,
-					rows, min(j+width, end)-j, p.k, p.step)
+				for k0 := 0; k0 < p.k; k0 += terms {
+					simd.GemmE4M3Pairs(y[i*ldy+j-n0:], ldy, x[i*ldx:], ldx, codes, p.k*simd.Lanes, scales, p.groups*simd.Lanes,
+						rows, min(j+width, end)-j, k0, min(k0+terms, p.k), p.step)
+				}
 			}
 			i += rows
 		}

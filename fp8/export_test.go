@@ -30,11 +30,13 @@ func MulQuantValues(p *Packed, y, x, sx []float32, group, m int) {
 	}
 }
 
-// CallRows and CallWidth are how a product is cut into calls of at most so many
+// CallRows, CallWidth and CallTerms are how a product is cut into calls of at most so many
 // multiply-adds where a register tile has so many rows.
 func CallRows(fma, tile, k, m, group int) int { return call{fma, tile, k}.rows(m, group) }
 
 func CallWidth(fma, tile, k, rows int) int { return call{fma, tile, k}.width(rows) }
+
+func CallTerms(fma, tile, k, rows, width int) int { return call{fma, tile, k}.terms(rows, width) }
 
 // PieceRows is how a piece of k is cut into calls.
 func PieceRows(m, most, outputs, k int) int { return callRows(m, most, outputs, k) }

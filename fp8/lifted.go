@@ -64,8 +64,15 @@ func (p *Packed) mulLifted(b int, y []float32, ldy int, lifted []float32, ldx, m
 		for i := 0; i < m; {
 			rows := c.rows(m-i, groupRows)
 			width := c.width(rows)
+			terms := c.terms(rows, width)
 			for j := n; j < end; j += width {
-				p.kernel(b, y[i*ldy+j-n0:], ldy, lifted[i*ldx:], ldx, rows, j, min(j+width, end), bypass)
+				for k0 := 0; k0 < p.k; k0 += terms {
+					last := bypass
+					if k0+terms < p.k {
+						last = 0 // the next call reads them
+					}
+					p.kernel(b, y[i*ldy+j-n0:], ldy, lifted[i*ldx:], ldx, rows, j, min(j+width, end), k0, min(k0+terms, p.k), last)
+				}
 			}
 			i += rows
 		}
@@ -73,7 +80,7 @@ func (p *Packed) mulLifted(b int, y []float32, ldy int, lifted []float32, ldx, m
 	runtime.KeepAlive(p) // the weights are not memory that the collector sees
 }
 
-// call bounds the calls of a kernel that goes through all of k.
+// call bounds the calls of a kernel that goes through pieces of k by itself.
 type call struct {
 	fma  int // multiply-adds that one should not exceed
 	tile int // rows of the widest register tile
@@ -82,9 +89,9 @@ type call struct {
 
 func callOf(fma, k int) call { return call{fma, simd.Blocks().RowTile, k} }
 
-// leastRows are in any call: with fewer, it decodes each weight for too few of them. As
-// sums begin and end in one call, which has 16 outputs at least, it exceeds fma where k is
-// above fma/(4*16): 4 rows of 16,384 columns are a million multiply-adds (docs/why.md).
+// leastRows are in any call: with fewer, it decodes each weight for too few of them. Where
+// 4 rows by 16 outputs are too much for one call, as those of 16,384 columns are on some
+// levels, k is cut.
 const leastRows = 4
 
 // rows is how many of the next m rows a call takes, group at most or somewhat more, so
@@ -118,16 +125,26 @@ func (c call) width(rows int) int {
 	return max(simd.Lanes, n/simd.Lanes*simd.Lanes)
 }
 
-// kernel is one call for the outputs n0 .. n1.
-func (p *Packed) kernel(b int, y []float32, ldy int, lifted []float32, ldx, m, n0, n1, bypass int) {
+// terms is how many terms of the sums of so many rows by outputs a call adds up: all, or
+// whole pieces of k in calls that are about as large as each other.
+func (c call) terms(rows, outputs int) int {
+	if rows*outputs*c.k <= c.fma {
+		return c.k
+	}
+	fit := max(1, c.fma/(rows*outputs*pieceK)) // pieces
+	return ceilDiv(ceilDiv(c.k, pieceK), ceilDiv(c.k, fit*pieceK)) * pieceK
+}
+
+// kernel is one call for the outputs n0 .. n1 and the terms k0 .. k1.
+func (p *Packed) kernel(b int, y []float32, ldy int, lifted []float32, ldx, m, n0, n1, k0, k1, bypass int) {
 	panel := n0 / simd.Lanes
 	codes, scales := p.w.codes[p.codesAt(b, panel):], p.scales[p.scalesAt(b, panel, 0):]
 	ldc, lds := p.k*simd.Lanes, p.groups*simd.Lanes
 	if p.lift == liftHalf {
-		simd.GemmE4M3Half(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, p.k, p.step, bypass)
+		simd.GemmE4M3Half(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, k0, k1, p.step, bypass)
 		return
 	}
-	simd.GemmE4M3(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, p.k, p.step, bypass)
+	simd.GemmE4M3(y, ldy, lifted, ldx, codes, ldc, scales, lds, m, n1-n0, k0, k1, p.step, bypass)
 }
 
 // lift readies m rows from element at on, as float32.

@@ -86,8 +86,8 @@ func TestMulLifted(t *testing.T) {
 	}
 }
 
-// TestCalls: whatever the sizes, no call has more multiply-adds than a level allows, or
-// than 4 rows by 16 outputs are, and together they take every row and whole panels.
+// TestCalls: whatever the sizes, no call has more multiply-adds than a level allows, and
+// together they take every row, whole panels, and whole pieces of k.
 func TestCalls(t *testing.T) {
 	levels := []struct{ fma, tile int }{
 		{simd.Blocks().CallFMA, simd.Blocks().RowTile}, {simd.Blocks().CallPairs, simd.Blocks().RowTile},
@@ -96,14 +96,21 @@ func TestCalls(t *testing.T) {
 	for _, l := range levels {
 		for _, group := range []int{fp8.GroupRows, fp8.PairGroup} {
 			for k := 4; k <= 32768; k += 4 {
-				bound := max(l.fma, 4*simd.Lanes*k)
 				for _, m := range []int{1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 17, 18, 23, 24, 37, 132} {
 					smallest := m
 					for left := m; left > 0; {
 						rows := fp8.CallRows(l.fma, l.tile, k, left, group)
 						width := fp8.CallWidth(l.fma, l.tile, k, rows)
-						if rows < 1 || rows > left || width < simd.Lanes || width%simd.Lanes != 0 || rows*width*k > bound {
-							t.Fatalf("%+v, k %d: a call of %d of %d rows by %d outputs, want at most %d multiply-adds", l, k, rows, left, width, bound)
+						if rows < 1 || rows > left || width < simd.Lanes || width%simd.Lanes != 0 {
+							t.Fatalf("%+v, k %d: a call of %d of %d rows by %d outputs", l, k, rows, left, width)
+						}
+						terms := fp8.CallTerms(l.fma, l.tile, k, rows, width)
+						calls, fewest := (k-1)/terms+1, (rows*width*k-1)/l.fma+1
+						if terms < 1 || terms < k && terms%256 != 0 || rows*width*min(terms, k) > l.fma {
+							t.Fatalf("%+v, k %d: a call of %d rows by %d outputs by %d terms, want whole pieces and at most %d multiply-adds", l, k, rows, width, terms, l.fma)
+						}
+						if calls > fewest+fewest/4+1 || calls > 1 && (rows > 4 || width > simd.Lanes) {
+							t.Fatalf("%+v, k %d: %d rows by %d outputs in calls of %d terms", l, k, rows, width, terms)
 						}
 						left -= rows
 						smallest = min(smallest, rows)
@@ -118,11 +125,33 @@ func TestCalls(t *testing.T) {
 			}
 		}
 	}
+	require.Equal(t, 512, fp8.CallTerms(100_000, 8, 512, 4, 16), "one call")
+	require.Equal(t, 8192, fp8.CallTerms(1<<19, 6, 16384, 4, 16), "two calls")
+	require.Equal(t, 1536, fp8.CallTerms(100_000, 8, 16384, 4, 16), "eleven calls")
 	// Long sums take whole register tiles.
 	require.Equal(t, 8, fp8.CallRows(5<<18, 8, 7168, 132, fp8.GroupRows))
 	require.Equal(t, 5, fp8.CallRows(5<<18, 8, 16384, 132, fp8.GroupRows))
 	require.Equal(t, 6, fp8.CallRows(1<<19, 6, 4096, 132, fp8.GroupRows))
 	require.Equal(t, 4, fp8.CallRows(1<<19, 6, 16384, 132, fp8.GroupRows))
+}
+
+// TestMulLongSums: sums that take several calls on every level, in both arithmetics.
+func TestMulLongSums(t *testing.T) {
+	r := newRand(64)
+	const m, n, k = 5, 17, 20744
+	for _, step := range []int{128, 300, k} {
+		p := product{m: m, x: normal(r, m*k, 1)}
+		p.ms = []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", n, k, 7, step)}
+		w, want, y := p.pack(t), p.want(simd.Fma), make([]float32, m*n)
+		require.True(t, w.Lifts())
+		for kernel, half := range map[string]bool{"GemmE4M3": false, "GemmE4M3Half": true} {
+			fp8.UseHalf(w, half)
+			fill(y, float32(math.NaN()))
+			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()))
+			kerneltest.Equal(t, want, y, "%s, step %d", kernel, step)
+		}
+		kerneltest.Equal(t, p.wantPairs(simd.Fma), p.gotPairs(t, nil, 0), "pairs, step %d", step)
+	}
 }
 
 // TestPieceCalls: no call of the kernels that take a piece of k is longer than a level

@@ -16,7 +16,7 @@ func TestKernelsDoNotAllocate(t *testing.T) {
 		var codes [simd.Lanes * 4]byte
 		simd.PackRows(b[:], len(b), x[:], 4, simd.Lanes, 4)
 		simd.PartSet(y[:], simd.Lanes, x[:], 4, b[:], len(b), 4, simd.Lanes, 4)
-		simd.GemmE4M3(y[:], simd.Lanes, x[:], 4, codes[:], len(codes), b[:], len(b), 4, simd.Lanes, 4, 4, 0)
+		simd.GemmE4M3(y[:], simd.Lanes, x[:], 4, codes[:], len(codes), b[:], len(b), 4, simd.Lanes, 0, 4, 4, 0)
 		simd.SoftmaxTile(y[:], simd.Lanes, 4, simd.Lanes, lo[:], hi[:], 1, x[:], x[simd.Lanes:], b[:])
 		simd.ValueTile(y[:], 4, x[:], simd.Lanes, b[:], 4, b[:], 4, simd.Lanes, 4)
 		simd.RMSNorm(y[:], x[:], b[:], 1)
@@ -28,7 +28,7 @@ func TestKernelsDoNotAllocate(t *testing.T) {
 		simd.PairAdd(y[:], simd.Lanes, u[:], 4, v[:], len(v), 4, simd.Lanes, 4)
 		simd.PairScale(y[:], simd.Lanes, u[:], 4, v[:], len(v), b[:], 4, simd.Lanes, 4)
 		simd.PairFoldSet(y[:], simd.Lanes, x[:], 4, v[:], len(v), b[:], len(b), 4, simd.Lanes, 4)
-		simd.GemmE4M3Pairs(y[:], simd.Lanes, u[:], 4, codes[:], len(codes), b[:], len(b), 4, simd.Lanes, 4, 4)
+		simd.GemmE4M3Pairs(y[:], simd.Lanes, u[:], 4, codes[:], len(codes), b[:], len(b), 4, simd.Lanes, 0, 4, 4)
 		simd.SoftmaxTilePairs(u[:], 2*simd.Lanes, y[:], simd.Lanes, 4, simd.Lanes, lo[:], hi[:], 1, x[:], x[simd.Lanes:], b[:])
 		simd.InterleaveBF16(u[:], 8, v[:], 4, 4, 4)
 		simd.ValueTilePairs(y[:], 4, u[:], 2*simd.Lanes, v[:], 8, b[:], 2, simd.Lanes, 4)

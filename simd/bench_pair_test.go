@@ -146,7 +146,7 @@ func BenchmarkGemmE4M3Pairs(b *testing.B) {
 	x, y, scale := benchBF16(16*k), make([]float32, 16*n), normal.Make(kerneltest.Rand(1), n*k/step)
 	for _, m := range []int{1, 2, 3, 4, 5, 8, 12, 16} {
 		bench(b, fmt.Sprintf("m=%d/n=%d/k=%d/step=%d", m, n, k, step), 2*m*n*k, "GFLOP/s", func() {
-			simd.GemmE4M3Pairs(y, n, x, k, codes, simd.Lanes*k, scale, simd.Lanes*k/step, m, n, k, step)
+			simd.GemmE4M3Pairs(y, n, x, k, codes, simd.Lanes*k, scale, simd.Lanes*k/step, m, n, 0, k, step)
 		})
 	}
 }

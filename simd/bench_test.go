@@ -162,7 +162,7 @@ func BenchmarkPartFoldAdd(b *testing.B) {
 }
 
 // benchGemm times a call as package fp8 makes them.
-func benchGemm(b *testing.B, by float32, kernel func(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)) {
+func benchGemm(b *testing.B, by float32, kernel func(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, bypass int)) {
 	const n, k, step = 64, 512, 128
 	r := kerneltest.Rand(1)
 	codes := make([]byte, n*k)
@@ -173,7 +173,7 @@ func benchGemm(b *testing.B, by float32, kernel func(y []float32, ldy int, x []f
 	simd.Lift(x, k, x, k, 12, k, by)
 	for _, m := range []int{1, 2, 3, 4, 5, 12} {
 		bench(b, fmt.Sprintf("m=%d/n=%d/k=%d/step=%d", m, n, k, step), 2*m*n*k, "GFLOP/s", func() {
-			kernel(y, n, x, k, codes, simd.Lanes*k, scale, simd.Lanes*k/step, m, n, k, step, 0)
+			kernel(y, n, x, k, codes, simd.Lanes*k, scale, simd.Lanes*k/step, m, n, 0, k, step, 0)
 		})
 	}
 }

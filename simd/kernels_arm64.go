@@ -594,23 +594,24 @@ func PartFoldAdd(y []float32, ldy int, x []float32, ldx int, b []float32, ldb in
 	ref.PartFoldAdd(y, ldy, x, ldx, b, ldb, scale, lds, m, n, k)
 }
 
-// GemmE4M3 is a whole product with E4M3 weights under block scales, for activations x that are lifted by 2^120 (Lift),
-// which the weights make good: they count as their values times 2^-120.
+// GemmE4M3 is the terms from k0 to k of a product with E4M3 weights under block scales, for activations x that are
+// lifted by 2^120 (Lift), which the weights make good: they count as their values times 2^-120.
 //
-//	y[i*ldy+j] = 0
-//	for each piece [k0, k1) of [0, k), cut at the multiples of 256 and of step {
+//	if k0 == 0 { y[i*ldy+j] = 0 }
+//	for each piece [a, b) of [k0, k), cut at the multiples of 256 and of step {
 //		part := sum of x[i*ldx+kk] * (E4M3ToF32(code(j,kk)) * 0x1p-120), by fma from zero in the order of kk
-//		y[i*ldy+j] = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], y[i*ldy+j])
+//		y[i*ldy+j] = fma(part, scale[(j/16)*lds + a/step*16 + j%16], y[i*ldy+j])
 //	}
 //
 // for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: the codes of four consecutive kk of
-// an output are one word. k and step are multiples of 4, k at least 4. No code may be NaN. bypass is 1 for a y so large
-// that it is better written past the caches, else 0; bodies may ignore it.
+// an output are one word. A product that is cut where a piece begins has the bits of a whole one, call after call. k0,
+// k and step are multiples of 4, k is more than k0. No code may be NaN. bypass is 1 for a y so large that it is better
+// written past the caches, else 0; bodies may ignore it.
 //
 //go:noinline
-func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int) {
-	if !(k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0) {
-		unfit("GemmE4M3", "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0")
+func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, bypass int) {
+	if !(k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0) {
+		unfit("GemmE4M3", "k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0")
 	}
 	if short(len(y), m, ldy, n) {
 		tooShort("GemmE4M3", "y", len(y), m, ldy, n)
@@ -632,19 +633,19 @@ func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int,
 	}
 	switch chosen.set {
 	case setNEONBF16, setNEON:
-		neon.GemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, bypass)
+		neon.GemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step, bypass)
 		return
 	}
-	ref.GemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, bypass)
+	ref.GemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step, bypass)
 }
 
 // GemmE4M3Half is GemmE4M3 for activations lifted by 2^8 and weights that count as their values times 2^-8, which are
 // no subnormals: for processors on which an fma of a subnormal is slow.
 //
 //go:noinline
-func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int) {
-	if !(k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0) {
-		unfit("GemmE4M3Half", "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0")
+func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, bypass int) {
+	if !(k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0) {
+		unfit("GemmE4M3Half", "k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0")
 	}
 	if short(len(y), m, ldy, n) {
 		tooShort("GemmE4M3Half", "y", len(y), m, ldy, n)
@@ -666,10 +667,10 @@ func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc 
 	}
 	switch chosen.set {
 	case setNEONBF16, setNEON:
-		neon.GemmE4M3Half(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, bypass)
+		neon.GemmE4M3Half(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step, bypass)
 		return
 	}
-	ref.GemmE4M3Half(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, bypass)
+	ref.GemmE4M3Half(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step, bypass)
 }
 
 // SoftmaxTile turns the dots of n rows with a tile of at most 64 keys, s[key*lds+j], into probabilities in place and
@@ -1231,21 +1232,21 @@ func PairFoldAdd(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int
 	ref.PairFoldAdd(y, ldy, x, ldx, b, ldb, scale, lds, m, n, k)
 }
 
-// GemmE4M3Pairs is a whole product with E4M3 weights under block scales, for bf16 activations:
+// GemmE4M3Pairs is the terms from k0 to k of a product with E4M3 weights under block scales, for bf16 activations:
 //
-//	y[i*ldy+j] = 0
-//	for each piece [k0, k1) of [0, k), cut at the multiples of 256 and of step {
-//		part := sum over kk = k0, k0+2, ... of x[i*ldx+kk+1] * E4M3ToF32(code(j,kk+1)), then x[i*ldx+kk] * E4M3ToF32(code(j,kk)), by fma from zero
-//		y[i*ldy+j] = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], y[i*ldy+j])
+//	if k0 == 0 { y[i*ldy+j] = 0 }
+//	for each piece [a, b) of [k0, k), cut at the multiples of 256 and of step {
+//		part := sum over kk = a, a+2, ... of x[i*ldx+kk+1] * E4M3ToF32(code(j,kk+1)), then x[i*ldx+kk] * E4M3ToF32(code(j,kk)), by fma from zero
+//		y[i*ldy+j] = fma(part, scale[(j/16)*lds + a/step*16 + j%16], y[i*ldy+j])
 //	}
 //
-// for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4], as for GemmE4M3. k and step are
-// multiples of 4, k at least 4. x holds nothing below 2^-60 but zeros. No code may be NaN.
+// for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4], as for GemmE4M3. k0, k and step are
+// multiples of 4, k is more than k0. x holds nothing below 2^-60 but zeros. No code may be NaN.
 //
 //go:noinline
-func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int) {
-	if !(k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0) {
-		unfit("GemmE4M3Pairs", "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0")
+func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step int) {
+	if !(k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0) {
+		unfit("GemmE4M3Pairs", "k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0")
 	}
 	if short(len(y), m, ldy, n) {
 		tooShort("GemmE4M3Pairs", "y", len(y), m, ldy, n)
@@ -1267,13 +1268,13 @@ func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc 
 	}
 	switch chosen.set {
 	case setNEONBF16:
-		neonbf16.GemmE4M3Pairs(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step)
+		neonbf16.GemmE4M3Pairs(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step)
 		return
 	case setNEON:
-		neon.GemmE4M3Pairs(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step)
+		neon.GemmE4M3Pairs(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step)
 		return
 	}
-	ref.GemmE4M3Pairs(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step)
+	ref.GemmE4M3Pairs(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step)
 }
 
 // CopyRows is dst[i*ldd+j] = src[i*lds+j] for i < rows and j < cols. bypass is 1 for a dst so large that it is better

@@ -21,8 +21,8 @@ var gemmTrials = map[string]trial{
 	"GemmE4M3Half": gemmTrial(0x1p8),
 }
 
-// gemmTrial draws products of every tile and tail, with pieces that end at a step, at 256, at both, and with k. by is
-// what activations are lifted by; what is then not finite stays, as a body must take anything.
+// gemmTrial draws products of every tile and tail, with pieces that end at a step, at 256, at both, and with k, whole
+// ones and those that go on from where a piece begins, or from anywhere. by is what activations are lifted by; what is then not finite stays, as a body must take anything.
 func gemmTrial(by float32) trial {
 	return func(r *rand.Rand, class kerneltest.Class) []any {
 		m, n := r.IntN(14), r.IntN(70)
@@ -39,6 +39,16 @@ func gemmTrial(by float32) trial {
 		step := 4 * (1 + r.IntN(20))
 		if r.IntN(3) == 0 {
 			step = oneOf(r, 128, 300, 512, 4*k)
+		}
+		k0 := 0
+		switch r.IntN(4) {
+		case 0:
+			k0 = 4 * r.IntN(k/4)
+		case 1:
+			k0 = oneOf(r, 256, step) * r.IntN(3)
+		}
+		if k0 >= k {
+			k0 = 0
 		}
 		groups := (k + step - 1) / step
 		ldy, ldx := n+r.IntN(9), k+r.IntN(9)
@@ -60,6 +70,7 @@ func gemmTrial(by float32) trial {
 			}
 		}
 		scale := class.Make(r, extent(panelCount(n), lds, groups*simd.Lanes))
-		return []any{make([]float32, extent(m, ldy, n)), ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, bypass}
+		y := class.Make(r, extent(m, ldy, n)) // which whole products do not read
+		return []any{y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step, bypass}
 	}
 }

@@ -12,12 +12,13 @@ import (
 //
 //	computes   y = x * codes, piece of k by piece of k, y = fma(part, scale, y)
 //	registers  SI x, R8 its stride, R9 row 3 of x; DI codes, R10 their stride; R11 three strides of either; DX y;
-//	           R12, BX scale; AX k0, R14 k1, R13 the next k with other scales, CX blocks of 4 k left, R15 n left; sums
-//	           from V0 on, then weights, an activation, the mask. m and the bases of x and y move on in their
-//	           parameters
+//	           R12, BX scale; AX, R14 the ends of a piece, R13 the next k with other scales, CX blocks of 4 k left,
+//	           R15 n left; sums from V0 on, then weights, an activation, the mask. m and the bases of x and y move on in
+//	           their parameters, and where the length of scale was are the bytes of its groups before k0
 //	reads      words of codes once for every k, on AVX2 from up to 3 bytes before them but for a panel's first
-//	order      rows in groups, panels of 16 outputs inside, pieces of k inside; the sums stay in y between pieces
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	order      rows in groups, panels of 16 outputs inside, pieces of k inside from k0 on; the sums stay in y between
+//	           pieces, and are there before if k0 is not 0
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmE4M3(g *G) { newGemm(g, wordDecoder{}).write() }
 
 // gemmE4M3Half is gemmE4M3 by way of binary16: the code in the upper byte of a word, shifted by 17 with its sign and
@@ -27,7 +28,7 @@ func gemmE4M3(g *G) { newGemm(g, wordDecoder{}).write() }
 //	registers  those of gemmE4M3
 //	reads      as gemmE4M3
 //	order      as gemmE4M3
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmE4M3Half(g *G) { newGemm(g, halfDecoder{}).write() }
 
 // gemm writes a product of whole rows by panels of codes.
@@ -105,6 +106,7 @@ func (g *gemm) write() {
 	if g.Wide() && !g.pairs {
 		g.wholeLines("y", "ldy")
 	}
+	g.scalesBefore()
 	next := g.Fresh("rows")
 	g.Label(next)
 	g.Arg("m", reg.RAX)
@@ -121,6 +123,15 @@ func (g *gemm) write() {
 		g.SFENCE() // what was stored past the caches is seen before what follows
 	}
 	g.Done()
+}
+
+// scalesBefore has the bytes of a panel's scales before those of k0 in place of the length of scale.
+func (g *gemm) scalesBefore() {
+	g.Arg("k0", reg.RAX)
+	g.XORL(reg.EDX, reg.EDX)
+	g.DIVQ(g.ArgAt("step"))
+	g.SHLQ(operand.U8(6), reg.RAX)
+	g.Store(reg.RAX, g.Param("scale").Len())
 }
 
 // choose jumps to the tile for the next rows of the AX that are left, so that no small group remains.
@@ -157,8 +168,12 @@ func (g *gemm) rowGroup(t gemmShape) {
 	g.Base("x", reg.RSI)
 	g.Arg("ldx", reg.R8)
 	g.SHLQ(operand.U8(g.logX()), reg.R8)
+	g.Arg("k0", reg.RAX)
+	g.LEAQ(AtX(reg.RSI, reg.RAX, 1<<g.logX(), 0), reg.RSI)
 	g.rowPointers(t)
 	g.Base("codes", reg.RDI)
+	g.SHLQ(operand.U8(4), reg.RAX)
+	g.ADDQ(reg.RAX, reg.RDI)
 	g.Arg("ldc", reg.R10)
 	if t.panels == 4 {
 		g.LEAQ(AtX(reg.R10, reg.R10, 2, 0), reg.R11)
@@ -262,11 +277,11 @@ func (g *gemm) outputs(t gemmShape) {
 		})
 	}
 	g.MOVQ(reg.R12, reg.RBX)
-	g.XORL(reg.EAX, reg.EAX)
+	g.Load(g.Param("scale").Len(), reg.RAX)
+	g.ADDQ(reg.RAX, reg.RBX)
+	g.Arg("k0", reg.RAX)
 	if g.keeps(t) {
-		for i := range t.rows * t.panels {
-			g.Zero(g.V(t.rows*t.panels + i))
-		}
+		g.firstTotals(t)
 	}
 	g.Label(piece)
 	g.part(t)
@@ -284,6 +299,7 @@ func (g *gemm) outputs(t gemmShape) {
 		g.Arg("k", reg.R14)
 	}
 
+	g.SUBQ(g.ArgAt("k0"), reg.R14)
 	g.SHLQ(operand.U8(g.logX()), reg.R14)
 	g.SUBQ(reg.R14, reg.RSI)
 	if t.rows > 3 {
@@ -412,7 +428,7 @@ func (g *gemm) sum(t gemmShape, i, c int) reg.VecPhysical {
 	return g.V(i*len(g.columns(t)) + c)
 }
 
-// finish makes y = fma(part, scale, y), or fma(part, scale, 0) for the first piece, and AX the end of the piece.
+// finish makes y = fma(part, scale, y), or fma(part, scale, 0) for the piece from 0 on, and AX the end of the piece.
 func (g *gemm) finish(t gemmShape) {
 	if g.keeps(t) {
 		g.MOVQ(reg.R14, reg.RAX)
@@ -503,6 +519,24 @@ func (g *gemm) keeps(t gemmShape) bool { return g.Wide() && !g.pairs && t.panels
 // total is y of a row and panel, before it is stored.
 func (g *gemm) total(t gemmShape, i, panel int) reg.VecPhysical {
 	return g.V((t.rows+i)*t.panels + panel)
+}
+
+// firstTotals are zero, or what y holds if AX, where the sums begin, is not.
+func (g *gemm) firstTotals(t gemmShape) {
+	goes, end := g.Fresh("goeson"), g.Fresh("begun")
+	g.TESTQ(reg.RAX, reg.RAX)
+	g.JNZ(operand.LabelRef(goes))
+	for i := range t.rows * t.panels {
+		g.Zero(g.V(t.rows*t.panels + i))
+	}
+	g.JMP(operand.LabelRef(end))
+	g.Label(goes)
+	g.eachRow(t, func(i int) {
+		for p := range t.panels {
+			g.VMOVUPS(At(reg.R14, 64*p), g.total(t, i, p))
+		}
+	})
+	g.Label(end)
 }
 
 // storeTotals writes y, past the caches if that is asked for and y has whole lines (bypass).

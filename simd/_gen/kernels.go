@@ -214,24 +214,24 @@ with the quotient rounded once to float32. Where it is NaN, the code is 7F with 
 	},
 	{
 		Name: "GemmE4M3", File: "gemm",
-		Doc: `is a whole product with E4M3 weights under block scales, for activations x that are lifted by 2^120 (Lift), which the weights make good: they count as their values times 2^-120.
+		Doc: `is the terms from k0 to k of a product with E4M3 weights under block scales, for activations x that are lifted by 2^120 (Lift), which the weights make good: they count as their values times 2^-120.
 
-	y[i*ldy+j] = 0
-	for each piece [k0, k1) of [0, k), cut at the multiples of 256 and of step {
+	if k0 == 0 { y[i*ldy+j] = 0 }
+	for each piece [a, b) of [k0, k), cut at the multiples of 256 and of step {
 		part := sum of x[i*ldx+kk] * (E4M3ToF32(code(j,kk)) * 0x1p-120), by fma from zero in the order of kk
-		y[i*ldy+j] = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], y[i*ldy+j])
+		y[i*ldy+j] = fma(part, scale[(j/16)*lds + a/step*16 + j%16], y[i*ldy+j])
 	}
 
-for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: the codes of four consecutive kk of an output are one word. k and step are multiples of 4, k at least 4. No code may be NaN. bypass is 1 for a y so large that it is better written past the caches, else 0; bodies may ignore it.`,
-		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int"), num("step", "int"), num("bypass", "int")},
-		Needs:  "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0",
+for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]: the codes of four consecutive kk of an output are one word. A product that is cut where a piece begins has the bits of a whole one, call after call. k0, k and step are multiples of 4, k is more than k0. No code may be NaN. bypass is 1 for a y so large that it is better written past the caches, else 0; bodies may ignore it.`,
+		Args:   []Arg{inout("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k0", "int"), num("k", "int"), num("step", "int"), num("bypass", "int")},
+		Needs:  "k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0",
 		Bodies: everywhere(gemmE4M3, gemmNEON),
 	},
 	{
 		Name: "GemmE4M3Half", File: "gemm",
 		Doc:    `is GemmE4M3 for activations lifted by 2^8 and weights that count as their values times 2^-8, which are no subnormals: for processors on which an fma of a subnormal is slow.`,
-		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int"), num("step", "int"), num("bypass", "int")},
-		Needs:  "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0",
+		Args:   []Arg{inout("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "float32", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k0", "int"), num("k", "int"), num("step", "int"), num("bypass", "int")},
+		Needs:  "k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0",
 		Bodies: everywhere(gemmE4M3Half, gemmHalfNEON),
 	},
 	{
@@ -382,17 +382,17 @@ len(codes) is a multiple of 64.`,
 	},
 	{
 		Name: "GemmE4M3Pairs", File: "pairgemm",
-		Doc: `is a whole product with E4M3 weights under block scales, for bf16 activations:
+		Doc: `is the terms from k0 to k of a product with E4M3 weights under block scales, for bf16 activations:
 
-	y[i*ldy+j] = 0
-	for each piece [k0, k1) of [0, k), cut at the multiples of 256 and of step {
-		part := sum over kk = k0, k0+2, ... of x[i*ldx+kk+1] * E4M3ToF32(code(j,kk+1)), then x[i*ldx+kk] * E4M3ToF32(code(j,kk)), by fma from zero
-		y[i*ldy+j] = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], y[i*ldy+j])
+	if k0 == 0 { y[i*ldy+j] = 0 }
+	for each piece [a, b) of [k0, k), cut at the multiples of 256 and of step {
+		part := sum over kk = a, a+2, ... of x[i*ldx+kk+1] * E4M3ToF32(code(j,kk+1)), then x[i*ldx+kk] * E4M3ToF32(code(j,kk)), by fma from zero
+		y[i*ldy+j] = fma(part, scale[(j/16)*lds + a/step*16 + j%16], y[i*ldy+j])
 	}
 
-for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4], as for GemmE4M3. k and step are multiples of 4, k at least 4. x holds nothing below 2^-60 but zeros. No code may be NaN.`,
-		Args:   []Arg{out("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "uint16", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k", "int"), num("step", "int")},
-		Needs:  "k >= 4 && k%4 == 0 && step >= 4 && step%4 == 0",
+for i < m and j < n. code(j,kk) is codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4], as for GemmE4M3. k0, k and step are multiples of 4, k is more than k0. x holds nothing below 2^-60 but zeros. No code may be NaN.`,
+		Args:   []Arg{inout("y", "float32", "m", "ldy", "n"), num("ldy", "int"), in("x", "uint16", "m", "ldx", "k"), num("ldx", "int"), in("codes", "byte", panelsN, "ldc", panelK), num("ldc", "int"), in("scale", "float32", panelsN, "lds", "(k+step-1)/step*Lanes"), num("lds", "int"), num("m", "int"), num("n", "int"), num("k0", "int"), num("k", "int"), num("step", "int")},
+		Needs:  "k0 >= 0 && k > k0 && k0%4 == 0 && k%4 == 0 && step >= 4 && step%4 == 0",
 		Bodies: append(both(gemmE4M3Pairs), Body{avx512bf16, "VBMI", gemmE4M3PairsVBMI}, Body{avx512bf16, "", gemmE4M3PairsOwn}, Body{neon, "", gemmE4M3PairsNEON}, Body{neonbf16, "", gemmE4M3PairsDotsNEON}),
 	},
 	{

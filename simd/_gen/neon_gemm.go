@@ -20,8 +20,9 @@ const (
 //	computes   y = x * codes, piece of k by piece of k, y = fma(part, scale, y)
 //	registers  V0 and V1 masks; then the sums, 2 to a row, x, 4 steps of a row in each, codes, their halves, weights
 //	reads      x by 4 values of k and codes by words of 8 lanes, both for each half of a panel; y once for each piece
-//	order      panels, their part of y cleared; in a panel tiles of rows; in a tile pieces of k; in a piece the halves
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	order      panels, their part of y cleared if k0 is 0; in a panel tiles of rows; in a tile pieces of k; in a piece the
+//	           halves
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmNEON(a *A) { gemmBodyNEON(a, &wordDecoderNEON{}, nil) }
 
 // gemmHalfNEON is gemmNEON by way of binary16: half a word, shifted by 1 with its sign and masked, is the binary16 of
@@ -31,7 +32,7 @@ func gemmNEON(a *A) { gemmBodyNEON(a, &wordDecoderNEON{}, nil) }
 //	registers  V0 the mask; then as gemmNEON
 //	reads      as gemmNEON
 //	order      as gemmNEON
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmHalfNEON(a *A) { gemmBodyNEON(a, &halfDecoderNEON{}, nil) }
 
 // decoderNEON makes weights of codes.
@@ -80,12 +81,15 @@ func gemmBodyNEON(a *A, d decoderNEON, pairs gemmPairs) {
 	a.LSL(Imm(g.logX()), g.ldx, g.ldx)
 	a.LSL(Imm(2), g.ldy, g.ldy)
 
-	panel, done := a.Fresh("panel"), a.Fresh("done")
+	panel, begun, done := a.Fresh("panel"), a.Fresh("begun"), a.Fresh("done")
 	a.CMP(Imm(0), g.lanes)
 	a.BLE(done)
 	a.Label(panel)
+	a.Reload("k0", g.k)
+	a.CBNZ(g.k, begun)
 	g.toFirstRow()
 	g.clear()
+	a.Label(begun)
 	g.toFirstRow()
 	g.panel()
 	a.Reload("ldc", g.scratch)
@@ -161,9 +165,11 @@ func (g *gemmWriter) panel() {
 // tile computes n rows of a panel piece by piece of k, and moves x and y on to the next tile.
 func (g *gemmWriter) tile(n int) {
 	piece, half, other, same := g.Fresh("piece"), g.Fresh("half"), g.Fresh("other"), g.Fresh("same")
-	g.Const(0, g.k)
-	g.Copy(g.scale, g.scaleNow)
+	g.Reload("k0", g.k)
 	g.Reload("step", g.next)
+	g.SDIV(g.next, g.k, g.scratch)
+	g.ADD(g.scratch.Shl(6), g.scale, g.scaleNow)
+	g.MADD(g.next, g.next, g.scratch, g.next)
 	g.Label(piece)
 	g.endOfPiece()
 	g.Const(0, g.half)

@@ -17,7 +17,7 @@ type gemmPairs interface {
 //	registers  V0 to V2 masks and 2^120; then x, 4 steps of a row in each; the sums, 2 to a row; codes and weights
 //	reads      x by 4 values of k and codes by words of 8 lanes, both for each half of a panel; y once for each piece
 //	order      as gemmNEON, k by two, the second first
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmE4M3PairsNEON(a *A) { gemmBodyNEON(a, nil, &gemmSplitPairs{}) }
 
 // gemmE4M3PairsDotsNEON is gemmE4M3PairsNEON by BFMLALT and BFMLALB, with weights in bf16. They lie as their codes do: the
@@ -27,7 +27,7 @@ func gemmE4M3PairsNEON(a *A) { gemmBodyNEON(a, nil, &gemmSplitPairs{}) }
 //	registers  V0 to V3 constants; then x, 4 steps of a row in each; the sums, 2 to a row; codes and weights
 //	reads      as gemmE4M3PairsNEON
 //	order      as gemmE4M3PairsNEON
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmE4M3PairsDotsNEON(a *A) { gemmBodyNEON(a, nil, &gemmDotPairs{}) }
 
 // pairSums takes and fills the sums of n rows of half a panel over a piece.

@@ -14,7 +14,7 @@ import (
 //	registers  those of gemmE4M3
 //	reads      as gemmE4M3, activations in pairs
 //	order      as gemmE4M3, k by two, the second first
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmE4M3Pairs(g *G) {
 	m := newGemm(g, wordDecoder{})
 	m.pairs = true
@@ -30,7 +30,7 @@ func gemmE4M3Pairs(g *G) {
 //	registers  those of gemmE4M3; sums from V0 on, V16 and V17 weights, V18 to V21 work, V24 to V31 tables
 //	reads      words of codes once for two pairs of k
 //	order      as gemmE4M3, k by two, the second first
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmE4M3PairsVBMI(g *G) { newPairGemm(g, true).write() }
 
 // gemmE4M3PairsOwn is gemmE4M3PairsVBMI with tables of half codes.
@@ -39,7 +39,7 @@ func gemmE4M3PairsVBMI(g *G) { newPairGemm(g, true).write() }
 //	registers  those of gemmE4M3PairsVBMI
 //	reads      as gemmE4M3PairsVBMI
 //	order      as gemmE4M3PairsVBMI
-//	limits     k and step are multiples of 4, k >= 4; no NaN codes
+//	limits     k0, k and step are multiples of 4, k > k0; no NaN codes
 func gemmE4M3PairsOwn(g *G) { newPairGemm(g, false).write() }
 
 func newPairGemm(g *G, vbmi bool) *gemm {

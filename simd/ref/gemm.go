@@ -21,58 +21,61 @@ func Lift(dst []float32, ldd int, x []float32, ldx int, m, k int, by float32) bo
 	return seen == 0
 }
 
-// GemmE4M3 is a whole product with E4M3 weights under block scales, for activations that are lifted by 2^120, which the
-// weights make good. X is
+// GemmE4M3 is the terms from k0 to k of a product with E4M3 weights under block scales, for activations that are lifted
+// by 2^120, which the weights make good. X is
 //
-//	total := 0
-//	for each piece [k0, k1) of [0, k), cut at the multiples of 256 and of step {
+//	total := 0, or y[i*ldy+j] if k0 > 0
+//	for each piece [a, b) of [k0, k), cut at the multiples of 256 and of step {
 //		var part float32
-//		for kk := k0; kk < k1; kk++ {
+//		for kk := a; kk < b; kk++ {
 //			c := codes[(j/16)*ldc + kk/4*64 + j%16*4 + kk%4]
 //			part = fma(x[i*ldx+kk], E4M3ToF32(c) * 0x1p-120, part)
 //		}
-//		total = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], total)
+//		total = fma(part, scale[(j/16)*lds + a/step*16 + j%16], total)
 //	}
 //	y[i*ldy+j] = total
 //
 // for i < m and j < n. The products are those of the activations and the weights themselves, to the bit; only the
-// reading of a code is cheaper. k and step are multiples of 4, k at least 4; no code may be NaN. The last parameter,
-// bypass, is a hint to bodies that store past the caches.
-func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, _ int) {
-	gemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, 0x1p-120)
+// reading of a code is cheaper. A product that is cut where a piece begins has the bits of a whole one, call after call.
+// k0, k and step are multiples of 4, k more than k0; no code may be NaN. The last parameter, bypass, is a hint to bodies
+// that store past the caches.
+func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, _ int) {
+	gemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step, 0x1p-120)
 }
 
 // GemmE4M3Half is GemmE4M3 for activations lifted by 2^8 and weights that count as their values times 2^-8: a code is
 // then the upper half of a binary16, and none is a subnormal f32.
-func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, _ int) {
-	gemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k, step, 0x1p-8)
+func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, _ int) {
+	gemmE4M3(y, ldy, x, ldx, codes, ldc, scale, lds, m, n, k0, k, step, 0x1p-8)
 }
 
-func gemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int, unit float32) {
+func gemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step int, unit float32) {
 	var panel [pieceK * Lanes]float32
 	var part [Lanes]float32
 	for j := 0; j < n; j += Lanes {
 		lanes := min(Lanes, n-j)
-		for i := range m {
-			clear(y[i*ldy+j:][:lanes])
+		if k0 == 0 {
+			for i := range m {
+				clear(y[i*ldy+j:][:lanes])
+			}
 		}
-		for k0 := 0; k0 < k; {
-			k1 := min(k, k0+pieceK-k0%pieceK, k0+step-k0%step)
-			for kk := k0; kk < k1; kk++ {
+		for a := k0; a < k; {
+			b := min(k, a+pieceK-a%pieceK, a+step-a%step)
+			for kk := a; kk < b; kk++ {
 				for lane := range Lanes {
 					c := codes[j/Lanes*ldc+kk/4*4*Lanes+lane*4+kk%4]
-					panel[(kk-k0)*Lanes+lane] = float32(valuesE4M3[c] * unit)
+					panel[(kk-a)*Lanes+lane] = float32(valuesE4M3[c] * unit)
 				}
 			}
-			scales := scale[j/Lanes*lds+k0/step*Lanes:][:lanes]
+			scales := scale[j/Lanes*lds+a/step*Lanes:][:lanes]
 			for i := range m {
-				dot(&part, x[i*ldx+k0:][:k1-k0], panel[:(k1-k0)*Lanes], lanes)
+				dot(&part, x[i*ldx+a:][:b-a], panel[:(b-a)*Lanes], lanes)
 				row := y[i*ldy+j:]
 				for lane, s := range scales {
 					row[lane] = Fma(part[lane], s, row[lane])
 				}
 			}
-			k0 = k1
+			a = b
 		}
 	}
 }

@@ -239,7 +239,7 @@ func TestGemmE4M3Pairs(t *testing.T) {
 			}
 			x, xf := narrowed(edges(r, class, m*k), ref.NarrowActBF16)
 			scale, y := class.Make(r, panels(n)*16*groups), make([]float32, m*n)
-			ref.GemmE4M3Pairs(y, n, x, k, codes, 16*k, scale, 16*groups, m, n, k, by)
+			ref.GemmE4M3Pairs(y, n, x, k, codes, 16*k, scale, 16*groups, m, n, 0, k, by)
 			for i := range m {
 				for j := range n {
 					var total, part float32

@@ -120,48 +120,50 @@ func eachPairFold(x []float32, ldx int, b []uint16, ldb int, scale []float32, ld
 	}
 }
 
-// GemmE4M3Pairs is a whole product with E4M3 weights under block scales, for bf16 activations. X is
+// GemmE4M3Pairs is the terms from k0 to k of a product with E4M3 weights under block scales, for bf16 activations. X is
 //
-//	total := 0
-//	for each piece [k0, k1) of [0, k), cut at the multiples of 256 and of step {
+//	total := 0, or y[i*ldy+j] if k0 > 0
+//	for each piece [a, b) of [k0, k), cut at the multiples of 256 and of step {
 //		var part float32
-//		for kk := k0; kk < k1; kk += 2 {
-//			a, c := x[i*ldx+kk:], codes[(j/16)*ldc+kk/4*64+j%16*4+kk%4:]
-//			part = fma(a[1], E4M3ToF32(c[1]), part)
-//			part = fma(a[0], E4M3ToF32(c[0]), part)
+//		for kk := a; kk < b; kk += 2 {
+//			p, c := x[i*ldx+kk:], codes[(j/16)*ldc+kk/4*64+j%16*4+kk%4:]
+//			part = fma(p[1], E4M3ToF32(c[1]), part)
+//			part = fma(p[0], E4M3ToF32(c[0]), part)
 //		}
-//		total = fma(part, scale[(j/16)*lds + k0/step*16 + j%16], total)
+//		total = fma(part, scale[(j/16)*lds + a/step*16 + j%16], total)
 //	}
 //	y[i*ldy+j] = total
 //
-// for i < m and j < n. k and step are multiples of 4, k at least 4. x holds nothing below 0x1p-60 but zeros; no code may
-// be NaN.
-func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int) {
+// for i < m and j < n. k0, k and step are multiples of 4, k more than k0. x holds nothing below 0x1p-60 but zeros; no code
+// may be NaN.
+func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step int) {
 	var panel [pieceK * Lanes]float32
 	var row [pieceK]float32
 	var part [Lanes]float32
 	for j := 0; j < n; j += Lanes {
 		lanes := min(Lanes, n-j)
-		for i := range m {
-			clear(y[i*ldy+j:][:lanes])
+		if k0 == 0 {
+			for i := range m {
+				clear(y[i*ldy+j:][:lanes])
+			}
 		}
-		for k0 := 0; k0 < k; {
-			k1 := min(k, k0+pieceK-k0%pieceK, k0+step-k0%step)
-			for kk := k0; kk < k1; kk++ {
+		for a := k0; a < k; {
+			b := min(k, a+pieceK-a%pieceK, a+step-a%step)
+			for kk := a; kk < b; kk++ {
 				for lane := range Lanes {
 					c := codes[j/Lanes*ldc+kk/4*4*Lanes+lane*4+kk%4]
-					panel[(kk^1-k0)*Lanes+lane] = valuesE4M3[c]
+					panel[(kk^1-a)*Lanes+lane] = valuesE4M3[c]
 				}
 			}
-			scales := scale[j/Lanes*lds+k0/step*Lanes:][:lanes]
+			scales := scale[j/Lanes*lds+a/step*Lanes:][:lanes]
 			for i := range m {
-				dot(&part, turned(row[:], x[i*ldx+k0:][:k1-k0]), panel[:(k1-k0)*Lanes], lanes)
+				dot(&part, turned(row[:], x[i*ldx+a:][:b-a]), panel[:(b-a)*Lanes], lanes)
 				to := y[i*ldy+j:]
 				for lane, s := range scales {
 					to[lane] = Fma(part[lane], s, to[lane])
 				}
 			}
-			k0 = k1
+			a = b
 		}
 	}
 }

@@ -4,13 +4,18 @@
 
 #include "textflag.h"
 
-// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int, bypass int)
+// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k0 int, k int, step int, bypass int)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·GemmE4M3(SB), NOSPLIT, $0-168
+TEXT ·GemmE4M3(SB), NOSPLIT, $0-176
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
 	VBROADCASTSS c87f00000<>+0(SB), Y15
+	MOVQ         k0+144(FP), AX
+	XORL         DX, DX
+	DIVQ         step+160(FP)
+	SHLQ         $0x06, AX
+	MOVQ         AX, scale_len+104(FP)
 
 rows_2:
 	MOVQ  m+128(FP), AX
@@ -36,9 +41,13 @@ rows6_3:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -62,14 +71,16 @@ panel_9:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_11:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -78,7 +89,7 @@ piece_11:
 	MOVQ  R13, R14
 
 below_13:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_14
 	MOVQ CX, R14
@@ -532,15 +543,16 @@ end_19:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_12
 	ADDQ  $0x00000040, BX
 
 same_12:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_11
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -574,9 +586,13 @@ rows5_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -598,14 +614,16 @@ panel_26:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_28:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -614,7 +632,7 @@ piece_28:
 	MOVQ  R13, R14
 
 below_30:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_31
 	MOVQ CX, R14
@@ -1020,15 +1038,16 @@ end_36:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_29
 	ADDQ  $0x00000040, BX
 
 same_29:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_28
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1062,9 +1081,13 @@ rows4_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -1084,14 +1107,16 @@ panel_43:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_45:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1100,7 +1125,7 @@ piece_45:
 	MOVQ  R13, R14
 
 below_47:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_48
 	MOVQ CX, R14
@@ -1458,15 +1483,16 @@ end_53:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_46
 	ADDQ  $0x00000040, BX
 
 same_46:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_45
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1500,7 +1526,11 @@ rows3_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -1521,14 +1551,16 @@ wide_60:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_62:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1537,7 +1569,7 @@ piece_62:
 	MOVQ  R13, R14
 
 below_64:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_65
 	MOVQ CX, R14
@@ -1936,15 +1968,16 @@ end_70:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_63
 	ADDQ  $0x00000040, BX
 
 same_63:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_62
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -1972,14 +2005,16 @@ panel_71:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_73:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1988,7 +2023,7 @@ piece_73:
 	MOVQ  R13, R14
 
 below_75:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_76
 	MOVQ CX, R14
@@ -2296,15 +2331,16 @@ end_81:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_74
 	ADDQ  $0x00000040, BX
 
 same_74:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_73
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -2337,7 +2373,11 @@ rows2_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -2357,14 +2397,16 @@ wide_88:
 	PREFETCHT0 64(R14)
 	PREFETCHT0 128(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_90:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2373,7 +2415,7 @@ piece_90:
 	MOVQ  R13, R14
 
 below_92:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_93
 	MOVQ CX, R14
@@ -2845,15 +2887,16 @@ end_98:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_91
 	ADDQ  $0x00000040, BX
 
 same_91:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_90
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -2881,14 +2924,16 @@ panel_99:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_101:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2897,7 +2942,7 @@ piece_101:
 	MOVQ  R13, R14
 
 below_103:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_104
 	MOVQ CX, R14
@@ -3157,15 +3202,16 @@ end_109:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_102
 	ADDQ  $0x00000040, BX
 
 same_102:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_101
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3198,7 +3244,11 @@ rows1_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -3216,14 +3266,16 @@ wide_116:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_118:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3232,7 +3284,7 @@ piece_118:
 	MOVQ  R13, R14
 
 below_120:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_121
 	MOVQ CX, R14
@@ -3685,15 +3737,16 @@ end_126:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_119
 	ADDQ  $0x00000040, BX
 
 same_119:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_118
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3721,14 +3774,16 @@ panel_127:
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_129:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3737,7 +3792,7 @@ piece_129:
 	MOVQ  R13, R14
 
 below_131:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_132
 	MOVQ CX, R14
@@ -3949,15 +4004,16 @@ end_137:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_130
 	ADDQ  $0x00000040, BX
 
 same_130:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_129
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -4011,13 +4067,18 @@ DATA tailmask<>+56(SB)/4, $0x00000000
 DATA tailmask<>+60(SB)/4, $0x00000000
 GLOBL tailmask<>(SB), RODATA|NOPTR, $64
 
-// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int, bypass int)
+// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k0 int, k int, step int, bypass int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-168
+TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-176
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
 	VBROADCASTSS c0000bf80<>+0(SB), Y15
+	MOVQ         k0+144(FP), AX
+	XORL         DX, DX
+	DIVQ         step+160(FP)
+	SHLQ         $0x06, AX
+	MOVQ         AX, scale_len+104(FP)
 
 rows_2:
 	MOVQ  m+128(FP), AX
@@ -4043,9 +4104,13 @@ rows6_3:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -4069,14 +4134,16 @@ panel_9:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_11:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4085,7 +4152,7 @@ piece_11:
 	MOVQ  R13, R14
 
 below_13:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_14
 	MOVQ CX, R14
@@ -4579,15 +4646,16 @@ end_19:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_12
 	ADDQ  $0x00000040, BX
 
 same_12:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_11
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -4621,9 +4689,13 @@ rows5_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -4645,14 +4717,16 @@ panel_26:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_28:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4661,7 +4735,7 @@ piece_28:
 	MOVQ  R13, R14
 
 below_30:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_31
 	MOVQ CX, R14
@@ -5107,15 +5181,16 @@ end_36:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_29
 	ADDQ  $0x00000040, BX
 
 same_29:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_28
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5149,9 +5224,13 @@ rows4_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -5171,14 +5250,16 @@ panel_43:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_45:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -5187,7 +5268,7 @@ piece_45:
 	MOVQ  R13, R14
 
 below_47:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_48
 	MOVQ CX, R14
@@ -5585,15 +5666,16 @@ end_53:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_46
 	ADDQ  $0x00000040, BX
 
 same_46:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_45
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5627,7 +5709,11 @@ rows3_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -5648,14 +5734,16 @@ wide_60:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_62:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -5664,7 +5752,7 @@ piece_62:
 	MOVQ  R13, R14
 
 below_64:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_65
 	MOVQ CX, R14
@@ -6143,15 +6231,16 @@ end_70:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_63
 	ADDQ  $0x00000040, BX
 
 same_63:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_62
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -6179,14 +6268,16 @@ panel_71:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_73:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -6195,7 +6286,7 @@ piece_73:
 	MOVQ  R13, R14
 
 below_75:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_76
 	MOVQ CX, R14
@@ -6543,15 +6634,16 @@ end_81:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_74
 	ADDQ  $0x00000040, BX
 
 same_74:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_73
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -6584,7 +6676,11 @@ rows2_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -6604,14 +6700,16 @@ wide_88:
 	PREFETCHT0 64(R14)
 	PREFETCHT0 128(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_90:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -6620,7 +6718,7 @@ piece_90:
 	MOVQ  R13, R14
 
 below_92:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_93
 	MOVQ CX, R14
@@ -7212,15 +7310,16 @@ end_98:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_91
 	ADDQ  $0x00000040, BX
 
 same_91:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_90
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7248,14 +7347,16 @@ panel_99:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_101:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -7264,7 +7365,7 @@ piece_101:
 	MOVQ  R13, R14
 
 below_103:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_104
 	MOVQ CX, R14
@@ -7564,15 +7665,16 @@ end_109:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_102
 	ADDQ  $0x00000040, BX
 
 same_102:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_101
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7605,7 +7707,11 @@ rows1_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -7623,14 +7729,16 @@ wide_116:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_118:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -7639,7 +7747,7 @@ piece_118:
 	MOVQ  R13, R14
 
 below_120:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_121
 	MOVQ CX, R14
@@ -8252,15 +8360,16 @@ end_126:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_119
 	ADDQ  $0x00000040, BX
 
 same_119:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_118
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8288,14 +8397,16 @@ panel_127:
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_129:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -8304,7 +8415,7 @@ piece_129:
 	MOVQ  R13, R14
 
 below_131:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_132
 	MOVQ CX, R14
@@ -8556,15 +8667,16 @@ end_137:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_130
 	ADDQ  $0x00000040, BX
 
 same_130:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_129
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14

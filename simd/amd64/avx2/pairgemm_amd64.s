@@ -4,13 +4,18 @@
 
 #include "textflag.h"
 
-// func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int)
+// func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k0 int, k int, step int)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-160
+TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-168
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
 	VBROADCASTSS c87f00000<>+0(SB), Y15
+	MOVQ         k0+144(FP), AX
+	XORL         DX, DX
+	DIVQ         step+160(FP)
+	SHLQ         $0x06, AX
+	MOVQ         AX, scale_len+104(FP)
 
 rows_2:
 	MOVQ  m+128(FP), AX
@@ -36,9 +41,13 @@ rows6_3:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -62,14 +71,16 @@ panel_9:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_11:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -78,7 +89,7 @@ piece_11:
 	MOVQ  R13, R14
 
 below_13:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_14
 	MOVQ CX, R14
@@ -596,15 +607,16 @@ end_19:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_12
 	ADDQ  $0x00000040, BX
 
 same_12:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_11
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -638,9 +650,13 @@ rows5_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -662,14 +678,16 @@ panel_26:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_28:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -678,7 +696,7 @@ piece_28:
 	MOVQ  R13, R14
 
 below_30:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_31
 	MOVQ CX, R14
@@ -1140,15 +1158,16 @@ end_36:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_29
 	ADDQ  $0x00000040, BX
 
 same_29:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_28
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1182,9 +1201,13 @@ rows4_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -1204,14 +1227,16 @@ panel_43:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_45:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1220,7 +1245,7 @@ piece_45:
 	MOVQ  R13, R14
 
 below_47:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_48
 	MOVQ CX, R14
@@ -1626,15 +1651,16 @@ end_53:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_46
 	ADDQ  $0x00000040, BX
 
 same_46:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_45
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1668,7 +1694,11 @@ rows3_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -1689,14 +1719,16 @@ wide_60:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_62:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1705,7 +1737,7 @@ piece_62:
 	MOVQ  R13, R14
 
 below_64:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_65
 	MOVQ CX, R14
@@ -2184,15 +2216,16 @@ end_70:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_63
 	ADDQ  $0x00000040, BX
 
 same_63:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_62
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -2220,14 +2253,16 @@ panel_71:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_73:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2236,7 +2271,7 @@ piece_73:
 	MOVQ  R13, R14
 
 below_75:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_76
 	MOVQ CX, R14
@@ -2584,15 +2619,16 @@ end_81:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_74
 	ADDQ  $0x00000040, BX
 
 same_74:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_73
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -2625,7 +2661,11 @@ rows2_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -2645,14 +2685,16 @@ wide_88:
 	PREFETCHT0 64(R14)
 	PREFETCHT0 128(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_90:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2661,7 +2703,7 @@ piece_90:
 	MOVQ  R13, R14
 
 below_92:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_93
 	MOVQ CX, R14
@@ -3229,15 +3271,16 @@ end_98:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_91
 	ADDQ  $0x00000040, BX
 
 same_91:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_90
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -3265,14 +3308,16 @@ panel_99:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_101:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3281,7 +3326,7 @@ piece_101:
 	MOVQ  R13, R14
 
 below_103:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_104
 	MOVQ CX, R14
@@ -3573,15 +3618,16 @@ end_109:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_102
 	ADDQ  $0x00000040, BX
 
 same_102:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_101
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -3614,7 +3660,11 @@ rows1_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -3632,14 +3682,16 @@ wide_116:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_118:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3648,7 +3700,7 @@ piece_118:
 	MOVQ  R13, R14
 
 below_120:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_121
 	MOVQ CX, R14
@@ -4221,15 +4273,16 @@ end_126:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_119
 	ADDQ  $0x00000040, BX
 
 same_119:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_118
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -4257,14 +4310,16 @@ panel_127:
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_129:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4273,7 +4328,7 @@ piece_129:
 	MOVQ  R13, R14
 
 below_131:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_132
 	MOVQ CX, R14
@@ -4509,15 +4564,16 @@ end_137:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_130
 	ADDQ  $0x00000040, BX
 
 same_130:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_129
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int, bypass int)
+// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k0 int, k int, step int, bypass int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·GemmE4M3(SB), NOSPLIT, $0-168
+TEXT ·GemmE4M3(SB), NOSPLIT, $0-176
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
@@ -17,9 +17,15 @@ TEXT ·GemmE4M3(SB), NOSPLIT, $0-168
 	ORQ          CX, AX
 	TESTQ        $0x0000003f, AX
 	JZ           whole_2
-	MOVQ         $0x00000000, bypass+160(FP)
+	MOVQ         $0x00000000, bypass+168(FP)
 
 whole_2:
+	MOVQ k0+144(FP), AX
+	XORL DX, DX
+	DIVQ step+160(FP)
+	SHLQ $0x06, AX
+	MOVQ AX, scale_len+104(FP)
+
 rows_3:
 	MOVQ  m+128(FP), AX
 	TESTQ AX, AX
@@ -60,10 +66,14 @@ rows8_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -99,14 +109,16 @@ wide_12:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_14:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -115,7 +127,7 @@ piece_14:
 	MOVQ  R13, R14
 
 below_16:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_17
 	MOVQ CX, R14
@@ -369,15 +381,16 @@ end_22:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_15
 	ADDQ  $0x00000040, BX
 
 same_15:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_14
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -416,14 +429,16 @@ panel_23:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_25:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -432,7 +447,7 @@ piece_25:
 	MOVQ  R13, R14
 
 below_27:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_28
 	MOVQ CX, R14
@@ -659,15 +674,16 @@ end_33:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_26
 	ADDQ  $0x00000040, BX
 
 same_26:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_25
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -701,10 +717,14 @@ rows7_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -714,7 +734,11 @@ wide_38:
 	CMPQ   R15, $0x00000020
 	JLT    narrow_39
 	MOVQ   R12, BX
-	XORL   AX, AX
+	MOVQ   scale_len+104(FP), AX
+	ADDQ   AX, BX
+	MOVQ   k0+144(FP), AX
+	TESTQ  AX, AX
+	JNZ    goeson_42
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
 	VPXORD Z16, Z16, Z16
@@ -729,27 +753,54 @@ wide_38:
 	VPXORD Z25, Z25, Z25
 	VPXORD Z26, Z26, Z26
 	VPXORD Z27, Z27, Z27
+	JMP    begun_43
 
+goeson_42:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z20
+	VMOVUPS 64(R14), Z21
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z22
+	VMOVUPS 64(R14), Z23
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z24
+	VMOVUPS 64(R14), Z25
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z26
+	VMOVUPS 64(R14), Z27
+
+begun_43:
 piece_40:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_42
+	JLE   below_44
 	MOVQ  R13, R14
 
-below_42:
-	MOVQ k+144(FP), CX
+below_44:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_43
+	JLE  below_45
 	MOVQ CX, R14
 
-below_43:
+below_45:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -772,11 +823,11 @@ below_43:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_44
+	JLT    inside_46
 	ADDQ   R10, R13
 
-inside_44:
-loop_45:
+inside_46:
+loop_47:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -862,7 +913,7 @@ loop_45:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_45
+	JNZ              loop_47
 	MOVQ             R14, AX
 	VMOVUPS          (BX), Z30
 	VFMADD231PS      Z30, Z0, Z14
@@ -886,17 +937,17 @@ loop_45:
 	SUBQ             R12, R13
 	SHRQ             $0x06, R13
 	INCQ             R13
-	IMULQ            step+152(FP), R13
+	IMULQ            step+160(FP), R13
 	CMPQ             AX, R13
 	JNE              same_41
 	ADDQ             $0x00000040, BX
 
 same_41:
-	MOVQ     k+144(FP), R14
+	MOVQ     k+152(FP), R14
 	CMPQ     AX, R14
 	JLT      piece_40
-	CMPQ     bypass+160(FP), $0x00
-	JEQ      cached_47
+	CMPQ     bypass+168(FP), $0x00
+	JEQ      cached_49
 	MOVQ     ldy+24(FP), CX
 	SHLQ     $0x02, CX
 	MOVQ     DX, R14
@@ -920,9 +971,9 @@ same_41:
 	ADDQ     CX, R14
 	VMOVNTPS Z26, (R14)
 	VMOVNTPS Z27, 64(R14)
-	JMP      end_48
+	JMP      end_50
 
-cached_47:
+cached_49:
 	MOVQ    ldy+24(FP), CX
 	SHLQ    $0x02, CX
 	MOVQ    DX, R14
@@ -947,8 +998,9 @@ cached_47:
 	VMOVUPS Z26, (R14)
 	VMOVUPS Z27, 64(R14)
 
-end_48:
-	MOVQ k+144(FP), R14
+end_50:
+	MOVQ k+152(FP), R14
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -965,9 +1017,9 @@ end_48:
 	JMP  wide_38
 
 narrow_39:
-panel_49:
+panel_51:
 	TESTQ      R15, R15
-	JLE        end_50
+	JLE        end_52
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -985,28 +1037,30 @@ panel_49:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_51:
+piece_53:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_53
+	JLE   below_55
 	MOVQ  R13, R14
 
-below_53:
-	MOVQ k+144(FP), CX
+below_55:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_54
+	JLE  below_56
 	MOVQ CX, R14
 
-below_54:
+below_56:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -1022,10 +1076,10 @@ below_54:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_55
+	JLT    inside_57
 
-inside_55:
-loop_56:
+inside_57:
+loop_58:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -1071,12 +1125,12 @@ loop_56:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_56
+	JNZ              loop_58
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_58
+	JZ               first_60
 	CMPQ             R15, $0x00000010
-	JGE              whole_60
+	JGE              whole_62
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -1112,9 +1166,9 @@ loop_56:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z6
 	VMOVUPS          Z6, K1, (R14)
-	JMP              end_61
+	JMP              end_63
 
-whole_60:
+whole_62:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -1140,12 +1194,12 @@ whole_60:
 	VFMADD213PS (R14), Z30, Z6
 	VMOVUPS     Z6, (R14)
 
-end_61:
-	JMP end_59
+end_63:
+	JMP end_61
 
-first_58:
+first_60:
 	CMPQ        R15, $0x00000010
-	JGE         whole_62
+	JGE         whole_64
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -1175,9 +1229,9 @@ first_58:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z6
 	VMOVUPS     Z6, K1, (R14)
-	JMP         end_63
+	JMP         end_65
 
-whole_62:
+whole_64:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -1204,21 +1258,22 @@ whole_62:
 	VFMADD213PS Z29, Z30, Z6
 	VMOVUPS     Z6, (R14)
 
-end_63:
-end_59:
+end_65:
+end_61:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_52
+	JNE   same_54
 	ADDQ  $0x00000040, BX
 
-same_52:
-	MOVQ k+144(FP), R14
+same_54:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_51
+	JLT  piece_53
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1230,9 +1285,9 @@ same_52:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_49
+	JMP  panel_51
 
-end_50:
+end_52:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000001c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -1252,19 +1307,27 @@ rows6_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_64:
+wide_66:
 	CMPQ   R15, $0x00000020
-	JLT    narrow_65
+	JLT    narrow_67
 	MOVQ   R12, BX
-	XORL   AX, AX
+	MOVQ   scale_len+104(FP), AX
+	ADDQ   AX, BX
+	MOVQ   k0+144(FP), AX
+	TESTQ  AX, AX
+	JNZ    goeson_70
 	VPXORD Z12, Z12, Z12
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
@@ -1277,27 +1340,51 @@ wide_64:
 	VPXORD Z21, Z21, Z21
 	VPXORD Z22, Z22, Z22
 	VPXORD Z23, Z23, Z23
+	JMP    begun_71
 
-piece_66:
+goeson_70:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z12
+	VMOVUPS 64(R14), Z13
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z20
+	VMOVUPS 64(R14), Z21
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z22
+	VMOVUPS 64(R14), Z23
+
+begun_71:
+piece_68:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_68
+	JLE   below_72
 	MOVQ  R13, R14
 
-below_68:
-	MOVQ k+144(FP), CX
+below_72:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_69
+	JLE  below_73
 	MOVQ CX, R14
 
-below_69:
+below_73:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -1318,11 +1405,11 @@ below_69:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_70
+	JLT    inside_74
 	ADDQ   R10, R13
 
-inside_70:
-loop_71:
+inside_74:
+loop_75:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -1400,7 +1487,7 @@ loop_71:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_71
+	JNZ              loop_75
 	MOVQ             R14, AX
 	VMOVUPS          (BX), Z30
 	VFMADD231PS      Z30, Z0, Z12
@@ -1422,17 +1509,17 @@ loop_71:
 	SUBQ             R12, R13
 	SHRQ             $0x06, R13
 	INCQ             R13
-	IMULQ            step+152(FP), R13
+	IMULQ            step+160(FP), R13
 	CMPQ             AX, R13
-	JNE              same_67
+	JNE              same_69
 	ADDQ             $0x00000040, BX
 
-same_67:
-	MOVQ     k+144(FP), R14
+same_69:
+	MOVQ     k+152(FP), R14
 	CMPQ     AX, R14
-	JLT      piece_66
-	CMPQ     bypass+160(FP), $0x00
-	JEQ      cached_73
+	JLT      piece_68
+	CMPQ     bypass+168(FP), $0x00
+	JEQ      cached_77
 	MOVQ     ldy+24(FP), CX
 	SHLQ     $0x02, CX
 	MOVQ     DX, R14
@@ -1453,9 +1540,9 @@ same_67:
 	ADDQ     CX, R14
 	VMOVNTPS Z22, (R14)
 	VMOVNTPS Z23, 64(R14)
-	JMP      end_74
+	JMP      end_78
 
-cached_73:
+cached_77:
 	MOVQ    ldy+24(FP), CX
 	SHLQ    $0x02, CX
 	MOVQ    DX, R14
@@ -1477,8 +1564,9 @@ cached_73:
 	VMOVUPS Z22, (R14)
 	VMOVUPS Z23, 64(R14)
 
-end_74:
-	MOVQ k+144(FP), R14
+end_78:
+	MOVQ k+152(FP), R14
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1492,12 +1580,12 @@ end_74:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_64
+	JMP  wide_66
 
-narrow_65:
-panel_75:
+narrow_67:
+panel_79:
 	TESTQ      R15, R15
-	JLE        end_76
+	JLE        end_80
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -1513,28 +1601,30 @@ panel_75:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_77:
+piece_81:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_79
+	JLE   below_83
 	MOVQ  R13, R14
 
-below_79:
-	MOVQ k+144(FP), CX
+below_83:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_80
+	JLE  below_84
 	MOVQ CX, R14
 
-below_80:
+below_84:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -1549,10 +1639,10 @@ below_80:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_81
+	JLT    inside_85
 
-inside_81:
-loop_82:
+inside_85:
+loop_86:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -1594,12 +1684,12 @@ loop_82:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_82
+	JNZ              loop_86
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_84
+	JZ               first_88
 	CMPQ             R15, $0x00000010
-	JGE              whole_86
+	JGE              whole_90
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -1631,9 +1721,9 @@ loop_82:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z5
 	VMOVUPS          Z5, K1, (R14)
-	JMP              end_87
+	JMP              end_91
 
-whole_86:
+whole_90:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -1656,12 +1746,12 @@ whole_86:
 	VFMADD213PS (R14), Z30, Z5
 	VMOVUPS     Z5, (R14)
 
-end_87:
-	JMP end_85
+end_91:
+	JMP end_89
 
-first_84:
+first_88:
 	CMPQ        R15, $0x00000010
-	JGE         whole_88
+	JGE         whole_92
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -1688,9 +1778,9 @@ first_84:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z5
 	VMOVUPS     Z5, K1, (R14)
-	JMP         end_89
+	JMP         end_93
 
-whole_88:
+whole_92:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -1714,21 +1804,22 @@ whole_88:
 	VFMADD213PS Z29, Z30, Z5
 	VMOVUPS     Z5, (R14)
 
+end_93:
 end_89:
-end_85:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_78
+	JNE   same_82
 	ADDQ  $0x00000040, BX
 
-same_78:
-	MOVQ k+144(FP), R14
+same_82:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_77
+	JLT  piece_81
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1740,9 +1831,9 @@ same_78:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_75
+	JMP  panel_79
 
-end_76:
+end_80:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000018, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -1762,19 +1853,27 @@ rows5_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_90:
+wide_94:
 	CMPQ   R15, $0x00000020
-	JLT    narrow_91
+	JLT    narrow_95
 	MOVQ   R12, BX
-	XORL   AX, AX
+	MOVQ   scale_len+104(FP), AX
+	ADDQ   AX, BX
+	MOVQ   k0+144(FP), AX
+	TESTQ  AX, AX
+	JNZ    goeson_98
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
@@ -1785,27 +1884,48 @@ wide_90:
 	VPXORD Z17, Z17, Z17
 	VPXORD Z18, Z18, Z18
 	VPXORD Z19, Z19, Z19
+	JMP    begun_99
 
-piece_92:
+goeson_98:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z10
+	VMOVUPS 64(R14), Z11
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z12
+	VMOVUPS 64(R14), Z13
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
+
+begun_99:
+piece_96:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_94
+	JLE   below_100
 	MOVQ  R13, R14
 
-below_94:
-	MOVQ k+144(FP), CX
+below_100:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_95
+	JLE  below_101
 	MOVQ CX, R14
 
-below_95:
+below_101:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -1824,11 +1944,11 @@ below_95:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_96
+	JLT    inside_102
 	ADDQ   R10, R13
 
-inside_96:
-loop_97:
+inside_102:
+loop_103:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -1898,7 +2018,7 @@ loop_97:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_97
+	JNZ              loop_103
 	MOVQ             R14, AX
 	VMOVUPS          (BX), Z30
 	VFMADD231PS      Z30, Z0, Z10
@@ -1918,17 +2038,17 @@ loop_97:
 	SUBQ             R12, R13
 	SHRQ             $0x06, R13
 	INCQ             R13
-	IMULQ            step+152(FP), R13
+	IMULQ            step+160(FP), R13
 	CMPQ             AX, R13
-	JNE              same_93
+	JNE              same_97
 	ADDQ             $0x00000040, BX
 
-same_93:
-	MOVQ     k+144(FP), R14
+same_97:
+	MOVQ     k+152(FP), R14
 	CMPQ     AX, R14
-	JLT      piece_92
-	CMPQ     bypass+160(FP), $0x00
-	JEQ      cached_99
+	JLT      piece_96
+	CMPQ     bypass+168(FP), $0x00
+	JEQ      cached_105
 	MOVQ     ldy+24(FP), CX
 	SHLQ     $0x02, CX
 	MOVQ     DX, R14
@@ -1946,9 +2066,9 @@ same_93:
 	ADDQ     CX, R14
 	VMOVNTPS Z18, (R14)
 	VMOVNTPS Z19, 64(R14)
-	JMP      end_100
+	JMP      end_106
 
-cached_99:
+cached_105:
 	MOVQ    ldy+24(FP), CX
 	SHLQ    $0x02, CX
 	MOVQ    DX, R14
@@ -1967,8 +2087,9 @@ cached_99:
 	VMOVUPS Z18, (R14)
 	VMOVUPS Z19, 64(R14)
 
-end_100:
-	MOVQ k+144(FP), R14
+end_106:
+	MOVQ k+152(FP), R14
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1982,12 +2103,12 @@ end_100:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_90
+	JMP  wide_94
 
-narrow_91:
-panel_101:
+narrow_95:
+panel_107:
 	TESTQ      R15, R15
-	JLE        end_102
+	JLE        end_108
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2001,28 +2122,30 @@ panel_101:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_103:
+piece_109:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_105
+	JLE   below_111
 	MOVQ  R13, R14
 
-below_105:
-	MOVQ k+144(FP), CX
+below_111:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_106
+	JLE  below_112
 	MOVQ CX, R14
 
-below_106:
+below_112:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -2036,10 +2159,10 @@ below_106:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_107
+	JLT    inside_113
 
-inside_107:
-loop_108:
+inside_113:
+loop_114:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -2077,12 +2200,12 @@ loop_108:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_108
+	JNZ              loop_114
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_110
+	JZ               first_116
 	CMPQ             R15, $0x00000010
-	JGE              whole_112
+	JGE              whole_118
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -2110,9 +2233,9 @@ loop_108:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z4
 	VMOVUPS          Z4, K1, (R14)
-	JMP              end_113
+	JMP              end_119
 
-whole_112:
+whole_118:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -2132,12 +2255,12 @@ whole_112:
 	VFMADD213PS (R14), Z30, Z4
 	VMOVUPS     Z4, (R14)
 
-end_113:
-	JMP end_111
+end_119:
+	JMP end_117
 
-first_110:
+first_116:
 	CMPQ        R15, $0x00000010
-	JGE         whole_114
+	JGE         whole_120
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -2161,9 +2284,9 @@ first_110:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z4
 	VMOVUPS     Z4, K1, (R14)
-	JMP         end_115
+	JMP         end_121
 
-whole_114:
+whole_120:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -2184,21 +2307,22 @@ whole_114:
 	VFMADD213PS Z29, Z30, Z4
 	VMOVUPS     Z4, (R14)
 
-end_115:
-end_111:
+end_121:
+end_117:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_104
+	JNE   same_110
 	ADDQ  $0x00000040, BX
 
-same_104:
-	MOVQ k+144(FP), R14
+same_110:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_103
+	JLT  piece_109
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2210,9 +2334,9 @@ same_104:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_101
+	JMP  panel_107
 
-end_102:
+end_108:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000014, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -2232,18 +2356,22 @@ rows4_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_116:
+wide_122:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_117
+	JLT        narrow_123
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2267,28 +2395,30 @@ wide_116:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_118:
+piece_124:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_120
+	JLE   below_126
 	MOVQ  R13, R14
 
-below_120:
-	MOVQ k+144(FP), CX
+below_126:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_121
+	JLE  below_127
 	MOVQ CX, R14
 
-below_121:
+below_127:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -2313,13 +2443,13 @@ below_121:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_122
+	JLT    inside_128
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 
-inside_122:
-loop_123:
+inside_128:
+loop_129:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -2437,10 +2567,10 @@ loop_123:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_123
+	JNZ              loop_129
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_125
+	JZ               first_131
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -2508,9 +2638,9 @@ loop_123:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z15
 	VMOVUPS          Z15, 192(R14)
-	JMP              end_126
+	JMP              end_132
 
-first_125:
+first_131:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -2580,20 +2710,21 @@ first_125:
 	VFMADD213PS Z29, Z30, Z15
 	VMOVUPS     Z15, 192(R14)
 
-end_126:
+end_132:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_119
+	JNE   same_125
 	ADDQ  $0x00000040, BX
 
-same_119:
-	MOVQ k+144(FP), R14
+same_125:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_118
+	JLT  piece_124
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2611,12 +2742,12 @@ same_119:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_116
+	JMP  wide_122
 
-narrow_117:
-panel_127:
+narrow_123:
+panel_133:
 	TESTQ      R15, R15
-	JLE        end_128
+	JLE        end_134
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2628,28 +2759,30 @@ panel_127:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_129:
+piece_135:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_131
+	JLE   below_137
 	MOVQ  R13, R14
 
-below_131:
-	MOVQ k+144(FP), CX
+below_137:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_132
+	JLE  below_138
 	MOVQ CX, R14
 
-below_132:
+below_138:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -2662,10 +2795,10 @@ below_132:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_133
+	JLT    inside_139
 
-inside_133:
-loop_134:
+inside_139:
+loop_140:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -2699,12 +2832,12 @@ loop_134:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_134
+	JNZ              loop_140
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_136
+	JZ               first_142
 	CMPQ             R15, $0x00000010
-	JGE              whole_138
+	JGE              whole_144
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -2728,9 +2861,9 @@ loop_134:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z3
 	VMOVUPS          Z3, K1, (R14)
-	JMP              end_139
+	JMP              end_145
 
-whole_138:
+whole_144:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -2747,12 +2880,12 @@ whole_138:
 	VFMADD213PS (R14), Z30, Z3
 	VMOVUPS     Z3, (R14)
 
-end_139:
-	JMP end_137
+end_145:
+	JMP end_143
 
-first_136:
+first_142:
 	CMPQ        R15, $0x00000010
-	JGE         whole_140
+	JGE         whole_146
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -2773,9 +2906,9 @@ first_136:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z3
 	VMOVUPS     Z3, K1, (R14)
-	JMP         end_141
+	JMP         end_147
 
-whole_140:
+whole_146:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -2793,21 +2926,22 @@ whole_140:
 	VFMADD213PS Z29, Z30, Z3
 	VMOVUPS     Z3, (R14)
 
-end_141:
-end_137:
+end_147:
+end_143:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_130
+	JNE   same_136
 	ADDQ  $0x00000040, BX
 
-same_130:
-	MOVQ k+144(FP), R14
+same_136:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_129
+	JLT  piece_135
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2819,9 +2953,9 @@ same_130:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_127
+	JMP  panel_133
 
-end_128:
+end_134:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000010, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -2841,16 +2975,20 @@ rows3_9:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_142:
+wide_148:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_143
+	JLT        narrow_149
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -2869,28 +3007,30 @@ wide_142:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_144:
+piece_150:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_146
+	JLE   below_152
 	MOVQ  R13, R14
 
-below_146:
-	MOVQ k+144(FP), CX
+below_152:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_147
+	JLE  below_153
 	MOVQ CX, R14
 
-below_147:
+below_153:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -2911,13 +3051,13 @@ below_147:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_148
+	JLT    inside_154
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 
-inside_148:
-loop_149:
+inside_154:
+loop_155:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3018,10 +3158,10 @@ loop_149:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_149
+	JNZ              loop_155
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_151
+	JZ               first_157
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -3077,9 +3217,9 @@ loop_149:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z11
 	VMOVUPS          Z11, 192(R14)
-	JMP              end_152
+	JMP              end_158
 
-first_151:
+first_157:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3137,20 +3277,21 @@ first_151:
 	VFMADD213PS Z29, Z30, Z11
 	VMOVUPS     Z11, 192(R14)
 
-end_152:
+end_158:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_145
+	JNE   same_151
 	ADDQ  $0x00000040, BX
 
-same_145:
-	MOVQ k+144(FP), R14
+same_151:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_144
+	JLT  piece_150
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3167,12 +3308,12 @@ same_145:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_142
+	JMP  wide_148
 
-narrow_143:
-panel_153:
+narrow_149:
+panel_159:
 	TESTQ      R15, R15
-	JLE        end_154
+	JLE        end_160
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3182,28 +3323,30 @@ panel_153:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_155:
+piece_161:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_157
+	JLE   below_163
 	MOVQ  R13, R14
 
-below_157:
-	MOVQ k+144(FP), CX
+below_163:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_158
+	JLE  below_164
 	MOVQ CX, R14
 
-below_158:
+below_164:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -3215,10 +3358,10 @@ below_158:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_159
+	JLT    inside_165
 
-inside_159:
-loop_160:
+inside_165:
+loop_166:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3247,12 +3390,12 @@ loop_160:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_160
+	JNZ              loop_166
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_162
+	JZ               first_168
 	CMPQ             R15, $0x00000010
-	JGE              whole_164
+	JGE              whole_170
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -3272,9 +3415,9 @@ loop_160:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z2
 	VMOVUPS          Z2, K1, (R14)
-	JMP              end_165
+	JMP              end_171
 
-whole_164:
+whole_170:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -3288,12 +3431,12 @@ whole_164:
 	VFMADD213PS (R14), Z30, Z2
 	VMOVUPS     Z2, (R14)
 
-end_165:
-	JMP end_163
+end_171:
+	JMP end_169
 
-first_162:
+first_168:
 	CMPQ        R15, $0x00000010
-	JGE         whole_166
+	JGE         whole_172
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -3311,9 +3454,9 @@ first_162:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z2
 	VMOVUPS     Z2, K1, (R14)
-	JMP         end_167
+	JMP         end_173
 
-whole_166:
+whole_172:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3328,21 +3471,22 @@ whole_166:
 	VFMADD213PS Z29, Z30, Z2
 	VMOVUPS     Z2, (R14)
 
-end_167:
-end_163:
+end_173:
+end_169:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_156
+	JNE   same_162
 	ADDQ  $0x00000040, BX
 
-same_156:
-	MOVQ k+144(FP), R14
+same_162:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_155
+	JLT  piece_161
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3353,9 +3497,9 @@ same_156:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_153
+	JMP  panel_159
 
-end_154:
+end_160:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000000c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -3375,16 +3519,20 @@ rows2_10:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_168:
+wide_174:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_169
+	JLT        narrow_175
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3398,28 +3546,30 @@ wide_168:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_170:
+piece_176:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_172
+	JLE   below_178
 	MOVQ  R13, R14
 
-below_172:
-	MOVQ k+144(FP), CX
+below_178:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_173
+	JLE  below_179
 	MOVQ CX, R14
 
-below_173:
+below_179:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -3436,13 +3586,13 @@ below_173:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_174
+	JLT    inside_180
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 
-inside_174:
-loop_175:
+inside_180:
+loop_181:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3527,10 +3677,10 @@ loop_175:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_175
+	JNZ              loop_181
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_177
+	JZ               first_183
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -3574,9 +3724,9 @@ loop_175:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z7
 	VMOVUPS          Z7, 192(R14)
-	JMP              end_178
+	JMP              end_184
 
-first_177:
+first_183:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3622,20 +3772,21 @@ first_177:
 	VFMADD213PS Z29, Z30, Z7
 	VMOVUPS     Z7, 192(R14)
 
-end_178:
+end_184:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_171
+	JNE   same_177
 	ADDQ  $0x00000040, BX
 
-same_171:
-	MOVQ k+144(FP), R14
+same_177:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_170
+	JLT  piece_176
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3652,12 +3803,12 @@ same_171:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_168
+	JMP  wide_174
 
-narrow_169:
-panel_179:
+narrow_175:
+panel_185:
 	TESTQ      R15, R15
-	JLE        end_180
+	JLE        end_186
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3665,28 +3816,30 @@ panel_179:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_181:
+piece_187:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_183
+	JLE   below_189
 	MOVQ  R13, R14
 
-below_183:
-	MOVQ k+144(FP), CX
+below_189:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_184
+	JLE  below_190
 	MOVQ CX, R14
 
-below_184:
+below_190:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -3697,10 +3850,10 @@ below_184:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_185
+	JLT    inside_191
 
-inside_185:
-loop_186:
+inside_191:
+loop_192:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3725,12 +3878,12 @@ loop_186:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_186
+	JNZ              loop_192
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_188
+	JZ               first_194
 	CMPQ             R15, $0x00000010
-	JGE              whole_190
+	JGE              whole_196
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -3746,9 +3899,9 @@ loop_186:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z1
 	VMOVUPS          Z1, K1, (R14)
-	JMP              end_191
+	JMP              end_197
 
-whole_190:
+whole_196:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -3759,12 +3912,12 @@ whole_190:
 	VFMADD213PS (R14), Z30, Z1
 	VMOVUPS     Z1, (R14)
 
-end_191:
-	JMP end_189
+end_197:
+	JMP end_195
 
-first_188:
+first_194:
 	CMPQ        R15, $0x00000010
-	JGE         whole_192
+	JGE         whole_198
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -3779,9 +3932,9 @@ first_188:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z1
 	VMOVUPS     Z1, K1, (R14)
-	JMP         end_193
+	JMP         end_199
 
-whole_192:
+whole_198:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -3793,21 +3946,22 @@ whole_192:
 	VFMADD213PS Z29, Z30, Z1
 	VMOVUPS     Z1, (R14)
 
-end_193:
-end_189:
+end_199:
+end_195:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_182
+	JNE   same_188
 	ADDQ  $0x00000040, BX
 
-same_182:
-	MOVQ k+144(FP), R14
+same_188:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_181
+	JLT  piece_187
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -3818,9 +3972,9 @@ same_182:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_179
+	JMP  panel_185
 
-end_180:
+end_186:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000008, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -3840,16 +3994,20 @@ rows1_11:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_194:
+wide_200:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_195
+	JLT        narrow_201
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -3858,28 +4016,30 @@ wide_194:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_196:
+piece_202:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_198
+	JLE   below_204
 	MOVQ  R13, R14
 
-below_198:
-	MOVQ k+144(FP), CX
+below_204:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_199
+	JLE  below_205
 	MOVQ CX, R14
 
-below_199:
+below_205:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -3892,13 +4052,13 @@ below_199:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_200
+	JLT    inside_206
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 
-inside_200:
-loop_201:
+inside_206:
+loop_207:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -3967,10 +4127,10 @@ loop_201:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_201
+	JNZ              loop_207
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_203
+	JZ               first_209
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -4002,9 +4162,9 @@ loop_201:
 	MOVQ             DX, R14
 	VFMADD213PS      192(R14), Z30, Z3
 	VMOVUPS          Z3, 192(R14)
-	JMP              end_204
+	JMP              end_210
 
-first_203:
+first_209:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -4038,20 +4198,21 @@ first_203:
 	VFMADD213PS Z29, Z30, Z3
 	VMOVUPS     Z3, 192(R14)
 
-end_204:
+end_210:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_197
+	JNE   same_203
 	ADDQ  $0x00000040, BX
 
-same_197:
-	MOVQ k+144(FP), R14
+same_203:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_196
+	JLT  piece_202
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -4068,39 +4229,41 @@ same_197:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_194
+	JMP  wide_200
 
-narrow_195:
-panel_205:
+narrow_201:
+panel_211:
 	TESTQ      R15, R15
-	JLE        end_206
+	JLE        end_212
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_207:
+piece_213:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_209
+	JLE   below_215
 	MOVQ  R13, R14
 
-below_209:
-	MOVQ k+144(FP), CX
+below_215:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_210
+	JLE  below_216
 	MOVQ CX, R14
 
-below_210:
+below_216:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -4110,10 +4273,10 @@ below_210:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_211
+	JLT    inside_217
 
-inside_211:
-loop_212:
+inside_217:
+loop_218:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x04, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -4134,12 +4297,12 @@ loop_212:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_212
+	JNZ              loop_218
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_214
+	JZ               first_220
 	CMPQ             R15, $0x00000010
-	JGE              whole_216
+	JGE              whole_222
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -4151,9 +4314,9 @@ loop_212:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z0
 	VMOVUPS          Z0, K1, (R14)
-	JMP              end_217
+	JMP              end_223
 
-whole_216:
+whole_222:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -4161,12 +4324,12 @@ whole_216:
 	VFMADD213PS (R14), Z30, Z0
 	VMOVUPS     Z0, (R14)
 
-end_217:
-	JMP end_215
+end_223:
+	JMP end_221
 
-first_214:
+first_220:
 	CMPQ        R15, $0x00000010
-	JGE         whole_218
+	JGE         whole_224
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -4178,9 +4341,9 @@ first_214:
 	MOVQ        DX, R14
 	VFMADD132PS (BX), Z29, Z0
 	VMOVUPS     Z0, K1, (R14)
-	JMP         end_219
+	JMP         end_225
 
-whole_218:
+whole_224:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -4189,21 +4352,22 @@ whole_218:
 	VFMADD213PS Z29, Z30, Z0
 	VMOVUPS     Z0, (R14)
 
-end_219:
-end_215:
+end_225:
+end_221:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_208
+	JNE   same_214
 	ADDQ  $0x00000040, BX
 
-same_208:
-	MOVQ k+144(FP), R14
+same_214:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_207
+	JLT  piece_213
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -4214,9 +4378,9 @@ same_208:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_205
+	JMP  panel_211
 
-end_206:
+end_212:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000004, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -4240,9 +4404,9 @@ done_1:
 DATA c87f00000<>+0(SB)/4, $0x87f00000
 GLOBL c87f00000<>(SB), RODATA|NOPTR, $4
 
-// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int, bypass int)
+// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k0 int, k int, step int, bypass int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-168
+TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-176
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
@@ -4253,9 +4417,15 @@ TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-168
 	ORQ          CX, AX
 	TESTQ        $0x0000003f, AX
 	JZ           whole_2
-	MOVQ         $0x00000000, bypass+160(FP)
+	MOVQ         $0x00000000, bypass+168(FP)
 
 whole_2:
+	MOVQ k0+144(FP), AX
+	XORL DX, DX
+	DIVQ step+160(FP)
+	SHLQ $0x06, AX
+	MOVQ AX, scale_len+104(FP)
+
 rows_3:
 	MOVQ  m+128(FP), AX
 	TESTQ AX, AX
@@ -4296,10 +4466,14 @@ rows8_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -4335,14 +4509,16 @@ wide_12:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_14:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4351,7 +4527,7 @@ piece_14:
 	MOVQ  R13, R14
 
 below_16:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_17
 	MOVQ CX, R14
@@ -4621,15 +4797,16 @@ end_22:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_15
 	ADDQ  $0x00000040, BX
 
 same_15:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_14
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -4668,14 +4845,16 @@ panel_23:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_25:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4684,7 +4863,7 @@ piece_25:
 	MOVQ  R13, R14
 
 below_27:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_28
 	MOVQ CX, R14
@@ -4919,15 +5098,16 @@ end_33:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_26
 	ADDQ  $0x00000040, BX
 
 same_26:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_25
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -4961,10 +5141,14 @@ rows7_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -4974,7 +5158,11 @@ wide_38:
 	CMPQ   R15, $0x00000020
 	JLT    narrow_39
 	MOVQ   R12, BX
-	XORL   AX, AX
+	MOVQ   scale_len+104(FP), AX
+	ADDQ   AX, BX
+	MOVQ   k0+144(FP), AX
+	TESTQ  AX, AX
+	JNZ    goeson_42
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
 	VPXORD Z16, Z16, Z16
@@ -4989,27 +5177,54 @@ wide_38:
 	VPXORD Z25, Z25, Z25
 	VPXORD Z26, Z26, Z26
 	VPXORD Z27, Z27, Z27
+	JMP    begun_43
 
+goeson_42:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z20
+	VMOVUPS 64(R14), Z21
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z22
+	VMOVUPS 64(R14), Z23
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z24
+	VMOVUPS 64(R14), Z25
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z26
+	VMOVUPS 64(R14), Z27
+
+begun_43:
 piece_40:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_42
+	JLE   below_44
 	MOVQ  R13, R14
 
-below_42:
-	MOVQ k+144(FP), CX
+below_44:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_43
+	JLE  below_45
 	MOVQ CX, R14
 
-below_43:
+below_45:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -5032,11 +5247,11 @@ below_43:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_44
+	JLT    inside_46
 	ADDQ   R10, R13
 
-inside_44:
-loop_45:
+inside_46:
+loop_47:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -5138,7 +5353,7 @@ loop_45:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_45
+	JNZ              loop_47
 	MOVQ             R14, AX
 	VMOVUPS          (BX), Z30
 	VFMADD231PS      Z30, Z0, Z14
@@ -5162,17 +5377,17 @@ loop_45:
 	SUBQ             R12, R13
 	SHRQ             $0x06, R13
 	INCQ             R13
-	IMULQ            step+152(FP), R13
+	IMULQ            step+160(FP), R13
 	CMPQ             AX, R13
 	JNE              same_41
 	ADDQ             $0x00000040, BX
 
 same_41:
-	MOVQ     k+144(FP), R14
+	MOVQ     k+152(FP), R14
 	CMPQ     AX, R14
 	JLT      piece_40
-	CMPQ     bypass+160(FP), $0x00
-	JEQ      cached_47
+	CMPQ     bypass+168(FP), $0x00
+	JEQ      cached_49
 	MOVQ     ldy+24(FP), CX
 	SHLQ     $0x02, CX
 	MOVQ     DX, R14
@@ -5196,9 +5411,9 @@ same_41:
 	ADDQ     CX, R14
 	VMOVNTPS Z26, (R14)
 	VMOVNTPS Z27, 64(R14)
-	JMP      end_48
+	JMP      end_50
 
-cached_47:
+cached_49:
 	MOVQ    ldy+24(FP), CX
 	SHLQ    $0x02, CX
 	MOVQ    DX, R14
@@ -5223,8 +5438,9 @@ cached_47:
 	VMOVUPS Z26, (R14)
 	VMOVUPS Z27, 64(R14)
 
-end_48:
-	MOVQ k+144(FP), R14
+end_50:
+	MOVQ k+152(FP), R14
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5241,9 +5457,9 @@ end_48:
 	JMP  wide_38
 
 narrow_39:
-panel_49:
+panel_51:
 	TESTQ      R15, R15
-	JLE        end_50
+	JLE        end_52
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -5261,28 +5477,30 @@ panel_49:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_51:
+piece_53:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_53
+	JLE   below_55
 	MOVQ  R13, R14
 
-below_53:
-	MOVQ k+144(FP), CX
+below_55:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_54
+	JLE  below_56
 	MOVQ CX, R14
 
-below_54:
+below_56:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -5298,10 +5516,10 @@ below_54:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_55
+	JLT    inside_57
 
-inside_55:
-loop_56:
+inside_57:
+loop_58:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -5355,12 +5573,12 @@ loop_56:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_56
+	JNZ              loop_58
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_58
+	JZ               first_60
 	CMPQ             R15, $0x00000010
-	JGE              whole_60
+	JGE              whole_62
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -5396,9 +5614,9 @@ loop_56:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z6
 	VMOVUPS          Z6, K1, (R14)
-	JMP              end_61
+	JMP              end_63
 
-whole_60:
+whole_62:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -5424,12 +5642,12 @@ whole_60:
 	VFMADD213PS (R14), Z30, Z6
 	VMOVUPS     Z6, (R14)
 
-end_61:
-	JMP end_59
+end_63:
+	JMP end_61
 
-first_58:
+first_60:
 	CMPQ        R15, $0x00000010
-	JGE         whole_62
+	JGE         whole_64
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -5459,9 +5677,9 @@ first_58:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z6
 	VMOVUPS     Z6, K1, (R14)
-	JMP         end_63
+	JMP         end_65
 
-whole_62:
+whole_64:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -5488,21 +5706,22 @@ whole_62:
 	VFMADD213PS Z29, Z30, Z6
 	VMOVUPS     Z6, (R14)
 
-end_63:
-end_59:
+end_65:
+end_61:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_52
+	JNE   same_54
 	ADDQ  $0x00000040, BX
 
-same_52:
-	MOVQ k+144(FP), R14
+same_54:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_51
+	JLT  piece_53
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5514,9 +5733,9 @@ same_52:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_49
+	JMP  panel_51
 
-end_50:
+end_52:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000001c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -5536,19 +5755,27 @@ rows6_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_64:
+wide_66:
 	CMPQ   R15, $0x00000020
-	JLT    narrow_65
+	JLT    narrow_67
 	MOVQ   R12, BX
-	XORL   AX, AX
+	MOVQ   scale_len+104(FP), AX
+	ADDQ   AX, BX
+	MOVQ   k0+144(FP), AX
+	TESTQ  AX, AX
+	JNZ    goeson_70
 	VPXORD Z12, Z12, Z12
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
@@ -5561,27 +5788,51 @@ wide_64:
 	VPXORD Z21, Z21, Z21
 	VPXORD Z22, Z22, Z22
 	VPXORD Z23, Z23, Z23
+	JMP    begun_71
 
-piece_66:
+goeson_70:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z12
+	VMOVUPS 64(R14), Z13
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z20
+	VMOVUPS 64(R14), Z21
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z22
+	VMOVUPS 64(R14), Z23
+
+begun_71:
+piece_68:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_68
+	JLE   below_72
 	MOVQ  R13, R14
 
-below_68:
-	MOVQ k+144(FP), CX
+below_72:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_69
+	JLE  below_73
 	MOVQ CX, R14
 
-below_69:
+below_73:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -5602,11 +5853,11 @@ below_69:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_70
+	JLT    inside_74
 	ADDQ   R10, R13
 
-inside_70:
-loop_71:
+inside_74:
+loop_75:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -5700,7 +5951,7 @@ loop_71:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_71
+	JNZ              loop_75
 	MOVQ             R14, AX
 	VMOVUPS          (BX), Z30
 	VFMADD231PS      Z30, Z0, Z12
@@ -5722,17 +5973,17 @@ loop_71:
 	SUBQ             R12, R13
 	SHRQ             $0x06, R13
 	INCQ             R13
-	IMULQ            step+152(FP), R13
+	IMULQ            step+160(FP), R13
 	CMPQ             AX, R13
-	JNE              same_67
+	JNE              same_69
 	ADDQ             $0x00000040, BX
 
-same_67:
-	MOVQ     k+144(FP), R14
+same_69:
+	MOVQ     k+152(FP), R14
 	CMPQ     AX, R14
-	JLT      piece_66
-	CMPQ     bypass+160(FP), $0x00
-	JEQ      cached_73
+	JLT      piece_68
+	CMPQ     bypass+168(FP), $0x00
+	JEQ      cached_77
 	MOVQ     ldy+24(FP), CX
 	SHLQ     $0x02, CX
 	MOVQ     DX, R14
@@ -5753,9 +6004,9 @@ same_67:
 	ADDQ     CX, R14
 	VMOVNTPS Z22, (R14)
 	VMOVNTPS Z23, 64(R14)
-	JMP      end_74
+	JMP      end_78
 
-cached_73:
+cached_77:
 	MOVQ    ldy+24(FP), CX
 	SHLQ    $0x02, CX
 	MOVQ    DX, R14
@@ -5777,8 +6028,9 @@ cached_73:
 	VMOVUPS Z22, (R14)
 	VMOVUPS Z23, 64(R14)
 
-end_74:
-	MOVQ k+144(FP), R14
+end_78:
+	MOVQ k+152(FP), R14
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5792,12 +6044,12 @@ end_74:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_64
+	JMP  wide_66
 
-narrow_65:
-panel_75:
+narrow_67:
+panel_79:
 	TESTQ      R15, R15
-	JLE        end_76
+	JLE        end_80
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -5813,28 +6065,30 @@ panel_75:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_77:
+piece_81:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_79
+	JLE   below_83
 	MOVQ  R13, R14
 
-below_79:
-	MOVQ k+144(FP), CX
+below_83:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_80
+	JLE  below_84
 	MOVQ CX, R14
 
-below_80:
+below_84:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -5849,10 +6103,10 @@ below_80:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_81
+	JLT    inside_85
 
-inside_81:
-loop_82:
+inside_85:
+loop_86:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -5902,12 +6156,12 @@ loop_82:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_82
+	JNZ              loop_86
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_84
+	JZ               first_88
 	CMPQ             R15, $0x00000010
-	JGE              whole_86
+	JGE              whole_90
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -5939,9 +6193,9 @@ loop_82:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z5
 	VMOVUPS          Z5, K1, (R14)
-	JMP              end_87
+	JMP              end_91
 
-whole_86:
+whole_90:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -5964,12 +6218,12 @@ whole_86:
 	VFMADD213PS (R14), Z30, Z5
 	VMOVUPS     Z5, (R14)
 
-end_87:
-	JMP end_85
+end_91:
+	JMP end_89
 
-first_84:
+first_88:
 	CMPQ        R15, $0x00000010
-	JGE         whole_88
+	JGE         whole_92
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -5996,9 +6250,9 @@ first_84:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z5
 	VMOVUPS     Z5, K1, (R14)
-	JMP         end_89
+	JMP         end_93
 
-whole_88:
+whole_92:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -6022,21 +6276,22 @@ whole_88:
 	VFMADD213PS Z29, Z30, Z5
 	VMOVUPS     Z5, (R14)
 
+end_93:
 end_89:
-end_85:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_78
+	JNE   same_82
 	ADDQ  $0x00000040, BX
 
-same_78:
-	MOVQ k+144(FP), R14
+same_82:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_77
+	JLT  piece_81
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6048,9 +6303,9 @@ same_78:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_75
+	JMP  panel_79
 
-end_76:
+end_80:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000018, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -6070,19 +6325,27 @@ rows5_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_90:
+wide_94:
 	CMPQ   R15, $0x00000020
-	JLT    narrow_91
+	JLT    narrow_95
 	MOVQ   R12, BX
-	XORL   AX, AX
+	MOVQ   scale_len+104(FP), AX
+	ADDQ   AX, BX
+	MOVQ   k0+144(FP), AX
+	TESTQ  AX, AX
+	JNZ    goeson_98
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
@@ -6093,27 +6356,48 @@ wide_90:
 	VPXORD Z17, Z17, Z17
 	VPXORD Z18, Z18, Z18
 	VPXORD Z19, Z19, Z19
+	JMP    begun_99
 
-piece_92:
+goeson_98:
+	MOVQ    ldy+24(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z10
+	VMOVUPS 64(R14), Z11
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z12
+	VMOVUPS 64(R14), Z13
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    CX, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
+
+begun_99:
+piece_96:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_94
+	JLE   below_100
 	MOVQ  R13, R14
 
-below_94:
-	MOVQ k+144(FP), CX
+below_100:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_95
+	JLE  below_101
 	MOVQ CX, R14
 
-below_95:
+below_101:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -6132,11 +6416,11 @@ below_95:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_96
+	JLT    inside_102
 	ADDQ   R10, R13
 
-inside_96:
-loop_97:
+inside_102:
+loop_103:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -6222,7 +6506,7 @@ loop_97:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_97
+	JNZ              loop_103
 	MOVQ             R14, AX
 	VMOVUPS          (BX), Z30
 	VFMADD231PS      Z30, Z0, Z10
@@ -6242,17 +6526,17 @@ loop_97:
 	SUBQ             R12, R13
 	SHRQ             $0x06, R13
 	INCQ             R13
-	IMULQ            step+152(FP), R13
+	IMULQ            step+160(FP), R13
 	CMPQ             AX, R13
-	JNE              same_93
+	JNE              same_97
 	ADDQ             $0x00000040, BX
 
-same_93:
-	MOVQ     k+144(FP), R14
+same_97:
+	MOVQ     k+152(FP), R14
 	CMPQ     AX, R14
-	JLT      piece_92
-	CMPQ     bypass+160(FP), $0x00
-	JEQ      cached_99
+	JLT      piece_96
+	CMPQ     bypass+168(FP), $0x00
+	JEQ      cached_105
 	MOVQ     ldy+24(FP), CX
 	SHLQ     $0x02, CX
 	MOVQ     DX, R14
@@ -6270,9 +6554,9 @@ same_93:
 	ADDQ     CX, R14
 	VMOVNTPS Z18, (R14)
 	VMOVNTPS Z19, 64(R14)
-	JMP      end_100
+	JMP      end_106
 
-cached_99:
+cached_105:
 	MOVQ    ldy+24(FP), CX
 	SHLQ    $0x02, CX
 	MOVQ    DX, R14
@@ -6291,8 +6575,9 @@ cached_99:
 	VMOVUPS Z18, (R14)
 	VMOVUPS Z19, 64(R14)
 
-end_100:
-	MOVQ k+144(FP), R14
+end_106:
+	MOVQ k+152(FP), R14
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6306,12 +6591,12 @@ end_100:
 	ADDQ R14, R12
 	ADDQ $0x00000080, DX
 	SUBQ $0x00000020, R15
-	JMP  wide_90
+	JMP  wide_94
 
-narrow_91:
-panel_101:
+narrow_95:
+panel_107:
 	TESTQ      R15, R15
-	JLE        end_102
+	JLE        end_108
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -6325,28 +6610,30 @@ panel_101:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_103:
+piece_109:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_105
+	JLE   below_111
 	MOVQ  R13, R14
 
-below_105:
-	MOVQ k+144(FP), CX
+below_111:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_106
+	JLE  below_112
 	MOVQ CX, R14
 
-below_106:
+below_112:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -6360,10 +6647,10 @@ below_106:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_107
+	JLT    inside_113
 
-inside_107:
-loop_108:
+inside_113:
+loop_114:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -6409,12 +6696,12 @@ loop_108:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_108
+	JNZ              loop_114
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_110
+	JZ               first_116
 	CMPQ             R15, $0x00000010
-	JGE              whole_112
+	JGE              whole_118
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -6442,9 +6729,9 @@ loop_108:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z4
 	VMOVUPS          Z4, K1, (R14)
-	JMP              end_113
+	JMP              end_119
 
-whole_112:
+whole_118:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -6464,12 +6751,12 @@ whole_112:
 	VFMADD213PS (R14), Z30, Z4
 	VMOVUPS     Z4, (R14)
 
-end_113:
-	JMP end_111
+end_119:
+	JMP end_117
 
-first_110:
+first_116:
 	CMPQ        R15, $0x00000010
-	JGE         whole_114
+	JGE         whole_120
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -6493,9 +6780,9 @@ first_110:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z4
 	VMOVUPS     Z4, K1, (R14)
-	JMP         end_115
+	JMP         end_121
 
-whole_114:
+whole_120:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -6516,21 +6803,22 @@ whole_114:
 	VFMADD213PS Z29, Z30, Z4
 	VMOVUPS     Z4, (R14)
 
-end_115:
-end_111:
+end_121:
+end_117:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_104
+	JNE   same_110
 	ADDQ  $0x00000040, BX
 
-same_104:
-	MOVQ k+144(FP), R14
+same_110:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_103
+	JLT  piece_109
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6542,9 +6830,9 @@ same_104:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_101
+	JMP  panel_107
 
-end_102:
+end_108:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000014, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -6564,18 +6852,22 @@ rows4_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_116:
+wide_122:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_117
+	JLT        narrow_123
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -6599,28 +6891,30 @@ wide_116:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_118:
+piece_124:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_120
+	JLE   below_126
 	MOVQ  R13, R14
 
-below_120:
-	MOVQ k+144(FP), CX
+below_126:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_121
+	JLE  below_127
 	MOVQ CX, R14
 
-below_121:
+below_127:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -6645,13 +6939,13 @@ below_121:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_122
+	JLT    inside_128
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 
-inside_122:
-loop_123:
+inside_128:
+loop_129:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -6801,10 +7095,10 @@ loop_123:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_123
+	JNZ              loop_129
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_125
+	JZ               first_131
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -6872,9 +7166,9 @@ loop_123:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z15
 	VMOVUPS          Z15, 192(R14)
-	JMP              end_126
+	JMP              end_132
 
-first_125:
+first_131:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -6944,20 +7238,21 @@ first_125:
 	VFMADD213PS Z29, Z30, Z15
 	VMOVUPS     Z15, 192(R14)
 
-end_126:
+end_132:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_119
+	JNE   same_125
 	ADDQ  $0x00000040, BX
 
-same_119:
-	MOVQ k+144(FP), R14
+same_125:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_118
+	JLT  piece_124
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6975,12 +7270,12 @@ same_119:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_116
+	JMP  wide_122
 
-narrow_117:
-panel_127:
+narrow_123:
+panel_133:
 	TESTQ      R15, R15
-	JLE        end_128
+	JLE        end_134
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -6992,28 +7287,30 @@ panel_127:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_129:
+piece_135:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_131
+	JLE   below_137
 	MOVQ  R13, R14
 
-below_131:
-	MOVQ k+144(FP), CX
+below_137:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_132
+	JLE  below_138
 	MOVQ CX, R14
 
-below_132:
+below_138:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -7026,10 +7323,10 @@ below_132:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_133
+	JLT    inside_139
 
-inside_133:
-loop_134:
+inside_139:
+loop_140:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -7071,12 +7368,12 @@ loop_134:
 	ADDQ             $0x00000010, R9
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_134
+	JNZ              loop_140
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_136
+	JZ               first_142
 	CMPQ             R15, $0x00000010
-	JGE              whole_138
+	JGE              whole_144
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -7100,9 +7397,9 @@ loop_134:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z3
 	VMOVUPS          Z3, K1, (R14)
-	JMP              end_139
+	JMP              end_145
 
-whole_138:
+whole_144:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -7119,12 +7416,12 @@ whole_138:
 	VFMADD213PS (R14), Z30, Z3
 	VMOVUPS     Z3, (R14)
 
-end_139:
-	JMP end_137
+end_145:
+	JMP end_143
 
-first_136:
+first_142:
 	CMPQ        R15, $0x00000010
-	JGE         whole_140
+	JGE         whole_146
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -7145,9 +7442,9 @@ first_136:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z3
 	VMOVUPS     Z3, K1, (R14)
-	JMP         end_141
+	JMP         end_147
 
-whole_140:
+whole_146:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -7165,21 +7462,22 @@ whole_140:
 	VFMADD213PS Z29, Z30, Z3
 	VMOVUPS     Z3, (R14)
 
-end_141:
-end_137:
+end_147:
+end_143:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_130
+	JNE   same_136
 	ADDQ  $0x00000040, BX
 
-same_130:
-	MOVQ k+144(FP), R14
+same_136:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_129
+	JLT  piece_135
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -7191,9 +7489,9 @@ same_130:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_127
+	JMP  panel_133
 
-end_128:
+end_134:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000010, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -7213,16 +7511,20 @@ rows3_9:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_142:
+wide_148:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_143
+	JLT        narrow_149
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -7241,28 +7543,30 @@ wide_142:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_144:
+piece_150:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_146
+	JLE   below_152
 	MOVQ  R13, R14
 
-below_146:
-	MOVQ k+144(FP), CX
+below_152:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_147
+	JLE  below_153
 	MOVQ CX, R14
 
-below_147:
+below_153:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -7283,13 +7587,13 @@ below_147:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_148
+	JLT    inside_154
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 
-inside_148:
-loop_149:
+inside_154:
+loop_155:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -7422,10 +7726,10 @@ loop_149:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_149
+	JNZ              loop_155
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_151
+	JZ               first_157
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -7481,9 +7785,9 @@ loop_149:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z11
 	VMOVUPS          Z11, 192(R14)
-	JMP              end_152
+	JMP              end_158
 
-first_151:
+first_157:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -7541,20 +7845,21 @@ first_151:
 	VFMADD213PS Z29, Z30, Z11
 	VMOVUPS     Z11, 192(R14)
 
-end_152:
+end_158:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_145
+	JNE   same_151
 	ADDQ  $0x00000040, BX
 
-same_145:
-	MOVQ k+144(FP), R14
+same_151:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_144
+	JLT  piece_150
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7571,12 +7876,12 @@ same_145:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_142
+	JMP  wide_148
 
-narrow_143:
-panel_153:
+narrow_149:
+panel_159:
 	TESTQ      R15, R15
-	JLE        end_154
+	JLE        end_160
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -7586,28 +7891,30 @@ panel_153:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_155:
+piece_161:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_157
+	JLE   below_163
 	MOVQ  R13, R14
 
-below_157:
-	MOVQ k+144(FP), CX
+below_163:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_158
+	JLE  below_164
 	MOVQ CX, R14
 
-below_158:
+below_164:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -7619,10 +7926,10 @@ below_158:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_159
+	JLT    inside_165
 
-inside_159:
-loop_160:
+inside_165:
+loop_166:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -7659,12 +7966,12 @@ loop_160:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_160
+	JNZ              loop_166
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_162
+	JZ               first_168
 	CMPQ             R15, $0x00000010
-	JGE              whole_164
+	JGE              whole_170
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -7684,9 +7991,9 @@ loop_160:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z2
 	VMOVUPS          Z2, K1, (R14)
-	JMP              end_165
+	JMP              end_171
 
-whole_164:
+whole_170:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -7700,12 +8007,12 @@ whole_164:
 	VFMADD213PS (R14), Z30, Z2
 	VMOVUPS     Z2, (R14)
 
-end_165:
-	JMP end_163
+end_171:
+	JMP end_169
 
-first_162:
+first_168:
 	CMPQ        R15, $0x00000010
-	JGE         whole_166
+	JGE         whole_172
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -7723,9 +8030,9 @@ first_162:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z2
 	VMOVUPS     Z2, K1, (R14)
-	JMP         end_167
+	JMP         end_173
 
-whole_166:
+whole_172:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -7740,21 +8047,22 @@ whole_166:
 	VFMADD213PS Z29, Z30, Z2
 	VMOVUPS     Z2, (R14)
 
-end_167:
-end_163:
+end_173:
+end_169:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_156
+	JNE   same_162
 	ADDQ  $0x00000040, BX
 
-same_156:
-	MOVQ k+144(FP), R14
+same_162:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_155
+	JLT  piece_161
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -7765,9 +8073,9 @@ same_156:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_153
+	JMP  panel_159
 
-end_154:
+end_160:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x0000000c, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -7787,16 +8095,20 @@ rows2_10:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_168:
+wide_174:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_169
+	JLT        narrow_175
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -7810,28 +8122,30 @@ wide_168:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_170:
+piece_176:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_172
+	JLE   below_178
 	MOVQ  R13, R14
 
-below_172:
-	MOVQ k+144(FP), CX
+below_178:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_173
+	JLE  below_179
 	MOVQ CX, R14
 
-below_173:
+below_179:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -7848,13 +8162,13 @@ below_173:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_174
+	JLT    inside_180
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 
-inside_174:
-loop_175:
+inside_180:
+loop_181:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -7971,10 +8285,10 @@ loop_175:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_175
+	JNZ              loop_181
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_177
+	JZ               first_183
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -8018,9 +8332,9 @@ loop_175:
 	ADDQ             CX, R14
 	VFMADD213PS      192(R14), Z30, Z7
 	VMOVUPS          Z7, 192(R14)
-	JMP              end_178
+	JMP              end_184
 
-first_177:
+first_183:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -8066,20 +8380,21 @@ first_177:
 	VFMADD213PS Z29, Z30, Z7
 	VMOVUPS     Z7, 192(R14)
 
-end_178:
+end_184:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_171
+	JNE   same_177
 	ADDQ  $0x00000040, BX
 
-same_171:
-	MOVQ k+144(FP), R14
+same_177:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_170
+	JLT  piece_176
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8096,12 +8411,12 @@ same_171:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_168
+	JMP  wide_174
 
-narrow_169:
-panel_179:
+narrow_175:
+panel_185:
 	TESTQ      R15, R15
-	JLE        end_180
+	JLE        end_186
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -8109,28 +8424,30 @@ panel_179:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_181:
+piece_187:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_183
+	JLE   below_189
 	MOVQ  R13, R14
 
-below_183:
-	MOVQ k+144(FP), CX
+below_189:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_184
+	JLE  below_190
 	MOVQ CX, R14
 
-below_184:
+below_190:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -8141,10 +8458,10 @@ below_184:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_185
+	JLT    inside_191
 
-inside_185:
-loop_186:
+inside_191:
+loop_192:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -8177,12 +8494,12 @@ loop_186:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_186
+	JNZ              loop_192
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_188
+	JZ               first_194
 	CMPQ             R15, $0x00000010
-	JGE              whole_190
+	JGE              whole_196
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -8198,9 +8515,9 @@ loop_186:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z1
 	VMOVUPS          Z1, K1, (R14)
-	JMP              end_191
+	JMP              end_197
 
-whole_190:
+whole_196:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -8211,12 +8528,12 @@ whole_190:
 	VFMADD213PS (R14), Z30, Z1
 	VMOVUPS     Z1, (R14)
 
-end_191:
-	JMP end_189
+end_197:
+	JMP end_195
 
-first_188:
+first_194:
 	CMPQ        R15, $0x00000010
-	JGE         whole_192
+	JGE         whole_198
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -8231,9 +8548,9 @@ first_188:
 	ADDQ        CX, R14
 	VFMADD132PS (BX), Z29, Z1
 	VMOVUPS     Z1, K1, (R14)
-	JMP         end_193
+	JMP         end_199
 
-whole_192:
+whole_198:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -8245,21 +8562,22 @@ whole_192:
 	VFMADD213PS Z29, Z30, Z1
 	VMOVUPS     Z1, (R14)
 
-end_193:
-end_189:
+end_199:
+end_195:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_182
+	JNE   same_188
 	ADDQ  $0x00000040, BX
 
-same_182:
-	MOVQ k+144(FP), R14
+same_188:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_181
+	JLT  piece_187
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8270,9 +8588,9 @@ same_182:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_179
+	JMP  panel_185
 
-end_180:
+end_186:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000008, AX, AX
 	MOVQ   x_base+32(FP), CX
@@ -8292,16 +8610,20 @@ rows1_11:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x02, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*4), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
 	MOVQ n+136(FP), R15
 
-wide_194:
+wide_200:
 	CMPQ       R15, $0x00000040
-	JLT        narrow_195
+	JLT        narrow_201
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
@@ -8310,28 +8632,30 @@ wide_194:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_196:
+piece_202:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_198
+	JLE   below_204
 	MOVQ  R13, R14
 
-below_198:
-	MOVQ k+144(FP), CX
+below_204:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_199
+	JLE  below_205
 	MOVQ CX, R14
 
-below_199:
+below_205:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -8344,13 +8668,13 @@ below_199:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_200
+	JLT    inside_206
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 	ADDQ   R10, R13
 
-inside_200:
-loop_201:
+inside_206:
+loop_207:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -8451,10 +8775,10 @@ loop_201:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_201
+	JNZ              loop_207
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_203
+	JZ               first_209
 	VMOVUPS          (BX), Z30
 	MOVQ             ldy+24(FP), CX
 	SHLQ             $0x02, CX
@@ -8486,9 +8810,9 @@ loop_201:
 	MOVQ             DX, R14
 	VFMADD213PS      192(R14), Z30, Z3
 	VMOVUPS          Z3, 192(R14)
-	JMP              end_204
+	JMP              end_210
 
-first_203:
+first_209:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -8522,20 +8846,21 @@ first_203:
 	VFMADD213PS Z29, Z30, Z3
 	VMOVUPS     Z3, 192(R14)
 
-end_204:
+end_210:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_197
+	JNE   same_203
 	ADDQ  $0x00000040, BX
 
-same_197:
-	MOVQ k+144(FP), R14
+same_203:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_196
+	JLT  piece_202
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8552,39 +8877,41 @@ same_197:
 	ADDQ R14, R12
 	ADDQ $0x00000100, DX
 	SUBQ $0x00000040, R15
-	JMP  wide_194
+	JMP  wide_200
 
-narrow_195:
-panel_205:
+narrow_201:
+panel_211:
 	TESTQ      R15, R15
-	JLE        end_206
+	JLE        end_212
 	MOVQ       ldy+24(FP), CX
 	SHLQ       $0x02, CX
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
-piece_207:
+piece_213:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
 	CMPQ  R14, R13
-	JLE   below_209
+	JLE   below_215
 	MOVQ  R13, R14
 
-below_209:
-	MOVQ k+144(FP), CX
+below_215:
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
-	JLE  below_210
+	JLE  below_216
 	MOVQ CX, R14
 
-below_210:
+below_216:
 	MOVQ   R14, CX
 	SUBQ   AX, CX
 	SHRQ   $0x02, CX
@@ -8594,10 +8921,10 @@ below_210:
 	ADDQ   $0x00001000, R13
 	CMPQ   R13, R10
 	LEAQ   4096(DI), R13
-	JLT    inside_211
+	JLT    inside_217
 
-inside_211:
-loop_212:
+inside_217:
+loop_218:
 	VPSLLD           $0x18, (DI), Z30
 	VPSRAD           $0x11, Z30, Z30
 	VPANDD           Z31, Z30, Z30
@@ -8626,12 +8953,12 @@ loop_212:
 	ADDQ             $0x00000010, SI
 	ADDQ             $0x00000040, DI
 	DECQ             CX
-	JNZ              loop_212
+	JNZ              loop_218
 	TESTQ            AX, AX
 	MOVQ             R14, AX
-	JZ               first_214
+	JZ               first_220
 	CMPQ             R15, $0x00000010
-	JGE              whole_216
+	JGE              whole_222
 	MOVQ             R15, CX
 	MOVL             $0x00000001, R14
 	SHLL             CL, R14
@@ -8643,9 +8970,9 @@ loop_212:
 	VMOVUPS.Z        (R14), K1, Z29
 	VFMADD132PS      (BX), Z29, Z0
 	VMOVUPS          Z0, K1, (R14)
-	JMP              end_217
+	JMP              end_223
 
-whole_216:
+whole_222:
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
 	SHLQ        $0x02, CX
@@ -8653,12 +8980,12 @@ whole_216:
 	VFMADD213PS (R14), Z30, Z0
 	VMOVUPS     Z0, (R14)
 
-end_217:
-	JMP end_215
+end_223:
+	JMP end_221
 
-first_214:
+first_220:
 	CMPQ        R15, $0x00000010
-	JGE         whole_218
+	JGE         whole_224
 	MOVQ        R15, CX
 	MOVL        $0x00000001, R14
 	SHLL        CL, R14
@@ -8670,9 +8997,9 @@ first_214:
 	MOVQ        DX, R14
 	VFMADD132PS (BX), Z29, Z0
 	VMOVUPS     Z0, K1, (R14)
-	JMP         end_219
+	JMP         end_225
 
-whole_218:
+whole_224:
 	VPXORD      Z29, Z29, Z29
 	VMOVUPS     (BX), Z30
 	MOVQ        ldy+24(FP), CX
@@ -8681,21 +9008,22 @@ whole_218:
 	VFMADD213PS Z29, Z30, Z0
 	VMOVUPS     Z0, (R14)
 
-end_219:
-end_215:
+end_225:
+end_221:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
-	JNE   same_208
+	JNE   same_214
 	ADDQ  $0x00000040, BX
 
-same_208:
-	MOVQ k+144(FP), R14
+same_214:
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
-	JLT  piece_207
+	JLT  piece_213
+	SUBQ k0+144(FP), R14
 	SHLQ $0x02, R14
 	SUBQ R14, SI
 	SHLQ $0x02, R14
@@ -8706,9 +9034,9 @@ same_208:
 	ADDQ R14, R12
 	ADDQ $0x00000040, DX
 	SUBQ $0x00000010, R15
-	JMP  panel_205
+	JMP  panel_211
 
-end_206:
+end_212:
 	MOVQ   ldx+56(FP), AX
 	IMUL3Q $0x00000004, AX, AX
 	MOVQ   x_base+32(FP), CX

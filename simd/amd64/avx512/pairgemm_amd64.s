@@ -4,13 +4,18 @@
 
 #include "textflag.h"
 
-// func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int)
+// func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k0 int, k int, step int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-160
+TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-168
 	MOVQ         n+136(FP), AX
 	TESTQ        AX, AX
 	JLE          done_1
 	VBROADCASTSS c87f00000<>+0(SB), Z31
+	MOVQ         k0+144(FP), AX
+	XORL         DX, DX
+	DIVQ         step+160(FP)
+	SHLQ         $0x06, AX
+	MOVQ         AX, scale_len+104(FP)
 
 rows_2:
 	MOVQ  m+128(FP), AX
@@ -52,10 +57,14 @@ rows8_3:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -91,14 +100,16 @@ wide_11:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_13:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -107,7 +118,7 @@ piece_13:
 	MOVQ  R13, R14
 
 below_15:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_16
 	MOVQ CX, R14
@@ -497,15 +508,16 @@ end_21:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_14
 	ADDQ  $0x00000040, BX
 
 same_14:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_13
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -544,14 +556,16 @@ panel_22:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_24:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -560,7 +574,7 @@ piece_24:
 	MOVQ  R13, R14
 
 below_26:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_27
 	MOVQ CX, R14
@@ -855,15 +869,16 @@ end_32:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_25
 	ADDQ  $0x00000040, BX
 
 same_25:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_24
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -897,10 +912,14 @@ rows7_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -933,14 +952,16 @@ wide_37:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_39:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -949,7 +970,7 @@ piece_39:
 	MOVQ  R13, R14
 
 below_41:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_42
 	MOVQ CX, R14
@@ -1301,15 +1322,16 @@ end_47:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_40
 	ADDQ  $0x00000040, BX
 
 same_40:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_39
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1346,14 +1368,16 @@ panel_48:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_50:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1362,7 +1386,7 @@ piece_50:
 	MOVQ  R13, R14
 
 below_52:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_53
 	MOVQ CX, R14
@@ -1631,15 +1655,16 @@ end_58:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_51
 	ADDQ  $0x00000040, BX
 
 same_51:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_50
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1673,9 +1698,13 @@ rows6_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -1705,14 +1734,16 @@ wide_63:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_65:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1721,7 +1752,7 @@ piece_65:
 	MOVQ  R13, R14
 
 below_67:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_68
 	MOVQ CX, R14
@@ -2035,15 +2066,16 @@ end_73:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_66
 	ADDQ  $0x00000040, BX
 
 same_66:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_65
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2078,14 +2110,16 @@ panel_74:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_76:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2094,7 +2128,7 @@ piece_76:
 	MOVQ  R13, R14
 
 below_78:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_79
 	MOVQ CX, R14
@@ -2337,15 +2371,16 @@ end_84:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_77
 	ADDQ  $0x00000040, BX
 
 same_77:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_76
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2379,9 +2414,13 @@ rows5_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -2408,14 +2447,16 @@ wide_89:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_91:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2424,7 +2465,7 @@ piece_91:
 	MOVQ  R13, R14
 
 below_93:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_94
 	MOVQ CX, R14
@@ -2700,15 +2741,16 @@ end_99:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_92
 	ADDQ  $0x00000040, BX
 
 same_92:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_91
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2741,14 +2783,16 @@ panel_100:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_102:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2757,7 +2801,7 @@ piece_102:
 	MOVQ  R13, R14
 
 below_104:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_105
 	MOVQ CX, R14
@@ -2974,15 +3018,16 @@ end_110:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_103
 	ADDQ  $0x00000040, BX
 
 same_103:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_102
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -3016,9 +3061,13 @@ rows4_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -3051,14 +3100,16 @@ wide_115:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_117:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3067,7 +3118,7 @@ piece_117:
 	MOVQ  R13, R14
 
 below_119:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_120
 	MOVQ CX, R14
@@ -3513,15 +3564,16 @@ end_125:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_118
 	ADDQ  $0x00000040, BX
 
 same_118:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_117
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -3556,14 +3608,16 @@ panel_126:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_128:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3572,7 +3626,7 @@ piece_128:
 	MOVQ  R13, R14
 
 below_130:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_131
 	MOVQ CX, R14
@@ -3763,15 +3817,16 @@ end_136:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_129
 	ADDQ  $0x00000040, BX
 
 same_129:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_128
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -3805,7 +3860,11 @@ rows3_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -3833,14 +3892,16 @@ wide_141:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_143:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3849,7 +3910,7 @@ piece_143:
 	MOVQ  R13, R14
 
 below_145:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_146
 	MOVQ CX, R14
@@ -4218,15 +4279,16 @@ end_151:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_144
 	ADDQ  $0x00000040, BX
 
 same_144:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_143
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -4258,14 +4320,16 @@ panel_152:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_154:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4274,7 +4338,7 @@ piece_154:
 	MOVQ  R13, R14
 
 below_156:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_157
 	MOVQ CX, R14
@@ -4438,15 +4502,16 @@ end_162:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_155
 	ADDQ  $0x00000040, BX
 
 same_155:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_154
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -4479,7 +4544,11 @@ rows2_9:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -4502,14 +4571,16 @@ wide_167:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_169:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4518,7 +4589,7 @@ piece_169:
 	MOVQ  R13, R14
 
 below_171:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_172
 	MOVQ CX, R14
@@ -4811,15 +4882,16 @@ end_177:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_170
 	ADDQ  $0x00000040, BX
 
 same_170:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_169
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -4849,14 +4921,16 @@ panel_178:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_180:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4865,7 +4939,7 @@ piece_180:
 	MOVQ  R13, R14
 
 below_182:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_183
 	MOVQ CX, R14
@@ -5003,15 +5077,16 @@ end_188:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_181
 	ADDQ  $0x00000040, BX
 
 same_181:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_180
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -5044,7 +5119,11 @@ rows1_10:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -5062,14 +5141,16 @@ wide_193:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_195:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -5078,7 +5159,7 @@ piece_195:
 	MOVQ  R13, R14
 
 below_197:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_198
 	MOVQ CX, R14
@@ -5295,15 +5376,16 @@ end_203:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_196
 	ADDQ  $0x00000040, BX
 
 same_196:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_195
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -5331,14 +5413,16 @@ panel_204:
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_206:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -5347,7 +5431,7 @@ piece_206:
 	MOVQ  R13, R14
 
 below_208:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_209
 	MOVQ CX, R14
@@ -5459,15 +5543,16 @@ end_214:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_207
 	ADDQ  $0x00000040, BX
 
 same_207:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_206
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14

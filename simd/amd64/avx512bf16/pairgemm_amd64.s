@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func GemmE4M3PairsVBMI(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int)
+// func GemmE4M3PairsVBMI(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k0 int, k int, step int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, AVX512_BF16, MMX+
-TEXT ·GemmE4M3PairsVBMI(SB), NOSPLIT, $0-160
+TEXT ·GemmE4M3PairsVBMI(SB), NOSPLIT, $0-168
 	MOVQ    n+136(FP), AX
 	TESTQ   AX, AX
 	JLE     done_1
@@ -16,6 +16,11 @@ TEXT ·GemmE4M3PairsVBMI(SB), NOSPLIT, $0-160
 	VMOVUPS e4m3upper64<>+0(SB), Z25
 	VMOVUPS e4m3lower0<>+0(SB), Z26
 	VMOVUPS e4m3lower64<>+0(SB), Z27
+	MOVQ    k0+144(FP), AX
+	XORL    DX, DX
+	DIVQ    step+160(FP)
+	SHLQ    $0x06, AX
+	MOVQ    AX, scale_len+104(FP)
 
 rows_2:
 	MOVQ  m+128(FP), AX
@@ -57,10 +62,14 @@ rows8_3:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -96,14 +105,16 @@ wide_11:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_13:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -112,7 +123,7 @@ piece_13:
 	MOVQ  R13, R14
 
 below_15:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_16
 	MOVQ CX, R14
@@ -330,15 +341,16 @@ end_21:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_14
 	ADDQ  $0x00000040, BX
 
 same_14:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_13
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -377,14 +389,16 @@ panel_22:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_24:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -393,7 +407,7 @@ piece_24:
 	MOVQ  R13, R14
 
 below_26:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_27
 	MOVQ CX, R14
@@ -602,15 +616,16 @@ end_32:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_25
 	ADDQ  $0x00000040, BX
 
 same_25:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_24
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -644,10 +659,14 @@ rows7_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -680,14 +699,16 @@ wide_37:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_39:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -696,7 +717,7 @@ piece_39:
 	MOVQ  R13, R14
 
 below_41:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_42
 	MOVQ CX, R14
@@ -896,15 +917,16 @@ end_47:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_40
 	ADDQ  $0x00000040, BX
 
 same_40:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_39
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -941,14 +963,16 @@ panel_48:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_50:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -957,7 +981,7 @@ piece_50:
 	MOVQ  R13, R14
 
 below_52:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_53
 	MOVQ CX, R14
@@ -1150,15 +1174,16 @@ end_58:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_51
 	ADDQ  $0x00000040, BX
 
 same_51:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_50
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1192,9 +1217,13 @@ rows6_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -1224,14 +1253,16 @@ wide_63:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_65:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1240,7 +1271,7 @@ piece_65:
 	MOVQ  R13, R14
 
 below_67:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_68
 	MOVQ CX, R14
@@ -1422,15 +1453,16 @@ end_73:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_66
 	ADDQ  $0x00000040, BX
 
 same_66:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_65
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1465,14 +1497,16 @@ panel_74:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_76:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1481,7 +1515,7 @@ piece_76:
 	MOVQ  R13, R14
 
 below_78:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_79
 	MOVQ CX, R14
@@ -1658,15 +1692,16 @@ end_84:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_77
 	ADDQ  $0x00000040, BX
 
 same_77:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_76
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1700,9 +1735,13 @@ rows5_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -1729,14 +1768,16 @@ wide_89:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_91:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1745,7 +1786,7 @@ piece_91:
 	MOVQ  R13, R14
 
 below_93:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_94
 	MOVQ CX, R14
@@ -1909,15 +1950,16 @@ end_99:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_92
 	ADDQ  $0x00000040, BX
 
 same_92:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_91
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -1950,14 +1992,16 @@ panel_100:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_102:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -1966,7 +2010,7 @@ piece_102:
 	MOVQ  R13, R14
 
 below_104:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_105
 	MOVQ CX, R14
@@ -2127,15 +2171,16 @@ end_110:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_103
 	ADDQ  $0x00000040, BX
 
 same_103:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_102
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2169,9 +2214,13 @@ rows4_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -2204,14 +2253,16 @@ wide_115:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_117:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2220,7 +2271,7 @@ piece_117:
 	MOVQ  R13, R14
 
 below_119:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_120
 	MOVQ CX, R14
@@ -2482,15 +2533,16 @@ end_125:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_118
 	ADDQ  $0x00000040, BX
 
 same_118:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_117
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2525,14 +2577,16 @@ panel_126:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_128:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2541,7 +2595,7 @@ piece_128:
 	MOVQ  R13, R14
 
 below_130:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_131
 	MOVQ CX, R14
@@ -2686,15 +2740,16 @@ end_136:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_129
 	ADDQ  $0x00000040, BX
 
 same_129:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_128
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -2728,7 +2783,11 @@ rows3_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -2756,14 +2815,16 @@ wide_141:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_143:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -2772,7 +2833,7 @@ piece_143:
 	MOVQ  R13, R14
 
 below_145:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_146
 	MOVQ CX, R14
@@ -2997,15 +3058,16 @@ end_151:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_144
 	ADDQ  $0x00000040, BX
 
 same_144:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_143
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -3037,14 +3099,16 @@ panel_152:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_154:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3053,7 +3117,7 @@ piece_154:
 	MOVQ  R13, R14
 
 below_156:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_157
 	MOVQ CX, R14
@@ -3181,15 +3245,16 @@ end_162:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_155
 	ADDQ  $0x00000040, BX
 
 same_155:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_154
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -3222,7 +3287,11 @@ rows2_9:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -3245,14 +3314,16 @@ wide_167:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_169:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3261,7 +3332,7 @@ piece_169:
 	MOVQ  R13, R14
 
 below_171:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_172
 	MOVQ CX, R14
@@ -3450,15 +3521,16 @@ end_177:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_170
 	ADDQ  $0x00000040, BX
 
 same_170:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_169
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -3488,14 +3560,16 @@ panel_178:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_180:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3504,7 +3578,7 @@ piece_180:
 	MOVQ  R13, R14
 
 below_182:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_183
 	MOVQ CX, R14
@@ -3616,15 +3690,16 @@ end_188:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_181
 	ADDQ  $0x00000040, BX
 
 same_181:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_180
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -3657,7 +3732,11 @@ rows1_10:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -3675,14 +3754,16 @@ wide_193:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_195:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3691,7 +3772,7 @@ piece_195:
 	MOVQ  R13, R14
 
 below_197:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_198
 	MOVQ CX, R14
@@ -3844,15 +3925,16 @@ end_203:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_196
 	ADDQ  $0x00000040, BX
 
 same_196:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_195
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -3880,14 +3962,16 @@ panel_204:
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_206:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -3896,7 +3980,7 @@ piece_206:
 	MOVQ  R13, R14
 
 below_208:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_209
 	MOVQ CX, R14
@@ -3992,15 +4076,16 @@ end_214:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_207
 	ADDQ  $0x00000040, BX
 
 same_207:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_206
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -4142,9 +4227,9 @@ DATA e4m3lower64<>+56(SB)/4, $0xb0a09080
 DATA e4m3lower64<>+60(SB)/4, $0xc0e0d0c0
 GLOBL e4m3lower64<>(SB), RODATA|NOPTR, $64
 
-// func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k int, step int)
+// func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds int, m int, n int, k0 int, k int, step int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512_BF16, MMX+
-TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-160
+TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-168
 	MOVQ    n+136(FP), AX
 	TESTQ   AX, AX
 	JLE     done_1
@@ -4155,6 +4240,11 @@ TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-160
 	VMOVUPS e4m3smalllower<>+0(SB), Z26
 	VMOVUPS v0f0f0f0f<>+0(SB), Z30
 	VMOVUPS v78787878<>+0(SB), Z31
+	MOVQ    k0+144(FP), AX
+	XORL    DX, DX
+	DIVQ    step+160(FP)
+	SHLQ    $0x06, AX
+	MOVQ    AX, scale_len+104(FP)
 
 rows_2:
 	MOVQ  m+128(FP), AX
@@ -4196,10 +4286,14 @@ rows8_3:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -4235,14 +4329,16 @@ wide_11:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_13:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4251,7 +4347,7 @@ piece_13:
 	MOVQ  R13, R14
 
 below_15:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_16
 	MOVQ CX, R14
@@ -4477,15 +4573,16 @@ end_21:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_14
 	ADDQ  $0x00000040, BX
 
 same_14:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_13
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -4524,14 +4621,16 @@ panel_22:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_24:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4540,7 +4639,7 @@ piece_24:
 	MOVQ  R13, R14
 
 below_26:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_27
 	MOVQ CX, R14
@@ -4753,15 +4852,16 @@ end_32:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_25
 	ADDQ  $0x00000040, BX
 
 same_25:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_24
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -4795,10 +4895,14 @@ rows7_4:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	MOVQ R9, R11
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -4831,14 +4935,16 @@ wide_37:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_39:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -4847,7 +4953,7 @@ piece_39:
 	MOVQ  R13, R14
 
 below_41:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_42
 	MOVQ CX, R14
@@ -5055,15 +5161,16 @@ end_47:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_40
 	ADDQ  $0x00000040, BX
 
 same_40:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_39
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5100,14 +5207,16 @@ panel_48:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_50:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -5116,7 +5225,7 @@ piece_50:
 	MOVQ  R13, R14
 
 below_52:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_53
 	MOVQ CX, R14
@@ -5313,15 +5422,16 @@ end_58:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_51
 	ADDQ  $0x00000040, BX
 
 same_51:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_50
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5355,9 +5465,13 @@ rows6_5:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -5387,14 +5501,16 @@ wide_63:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_65:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -5403,7 +5519,7 @@ piece_65:
 	MOVQ  R13, R14
 
 below_67:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_68
 	MOVQ CX, R14
@@ -5593,15 +5709,16 @@ end_73:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_66
 	ADDQ  $0x00000040, BX
 
 same_66:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_65
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5636,14 +5753,16 @@ panel_74:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_76:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -5652,7 +5771,7 @@ piece_76:
 	MOVQ  R13, R14
 
 below_78:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_79
 	MOVQ CX, R14
@@ -5833,15 +5952,16 @@ end_84:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_77
 	ADDQ  $0x00000040, BX
 
 same_77:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_76
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -5875,9 +5995,13 @@ rows5_6:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	MOVQ y_base+0(FP), DX
 	MOVQ scale_base+96(FP), R12
@@ -5904,14 +6028,16 @@ wide_89:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_91:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -5920,7 +6046,7 @@ piece_91:
 	MOVQ  R13, R14
 
 below_93:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_94
 	MOVQ CX, R14
@@ -6092,15 +6218,16 @@ end_99:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_92
 	ADDQ  $0x00000040, BX
 
 same_92:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_91
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6133,14 +6260,16 @@ panel_100:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_102:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -6149,7 +6278,7 @@ piece_102:
 	MOVQ  R13, R14
 
 below_104:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_105
 	MOVQ CX, R14
@@ -6314,15 +6443,16 @@ end_110:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_103
 	ADDQ  $0x00000040, BX
 
 same_103:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_102
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6356,9 +6486,13 @@ rows4_7:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	LEAQ (R8)(R8*2), R9
 	ADDQ SI, R9
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -6391,14 +6525,16 @@ wide_115:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_117:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -6407,7 +6543,7 @@ piece_117:
 	MOVQ  R13, R14
 
 below_119:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_120
 	MOVQ CX, R14
@@ -6685,15 +6821,16 @@ end_125:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_118
 	ADDQ  $0x00000040, BX
 
 same_118:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_117
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6728,14 +6865,16 @@ panel_126:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_128:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -6744,7 +6883,7 @@ piece_128:
 	MOVQ  R13, R14
 
 below_130:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_131
 	MOVQ CX, R14
@@ -6893,15 +7032,16 @@ end_136:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_129
 	ADDQ  $0x00000040, BX
 
 same_129:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_128
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SUBQ R14, R9
@@ -6935,7 +7075,11 @@ rows3_8:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -6963,14 +7107,16 @@ wide_141:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_143:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -6979,7 +7125,7 @@ piece_143:
 	MOVQ  R13, R14
 
 below_145:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_146
 	MOVQ CX, R14
@@ -7220,15 +7366,16 @@ end_151:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_144
 	ADDQ  $0x00000040, BX
 
 same_144:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_143
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -7260,14 +7407,16 @@ panel_152:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_154:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -7276,7 +7425,7 @@ piece_154:
 	MOVQ  R13, R14
 
 below_156:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_157
 	MOVQ CX, R14
@@ -7408,15 +7557,16 @@ end_162:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_155
 	ADDQ  $0x00000040, BX
 
 same_155:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_154
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -7449,7 +7599,11 @@ rows2_9:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -7472,14 +7626,16 @@ wide_167:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_169:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -7488,7 +7644,7 @@ piece_169:
 	MOVQ  R13, R14
 
 below_171:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_172
 	MOVQ CX, R14
@@ -7693,15 +7849,16 @@ end_177:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_170
 	ADDQ  $0x00000040, BX
 
 same_170:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_169
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -7731,14 +7888,16 @@ panel_178:
 	ADDQ       CX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_180:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -7747,7 +7906,7 @@ piece_180:
 	MOVQ  R13, R14
 
 below_182:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_183
 	MOVQ CX, R14
@@ -7863,15 +8022,16 @@ end_188:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_181
 	ADDQ  $0x00000040, BX
 
 same_181:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_180
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -7904,7 +8064,11 @@ rows1_10:
 	MOVQ x_base+32(FP), SI
 	MOVQ ldx+56(FP), R8
 	SHLQ $0x01, R8
+	MOVQ k0+144(FP), AX
+	LEAQ (SI)(AX*2), SI
 	MOVQ codes_base+64(FP), DI
+	SHLQ $0x04, AX
+	ADDQ AX, DI
 	MOVQ ldc+88(FP), R10
 	LEAQ (R10)(R10*2), R11
 	MOVQ y_base+0(FP), DX
@@ -7922,14 +8086,16 @@ wide_193:
 	PREFETCHT0 128(R14)
 	PREFETCHT0 192(R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_195:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -7938,7 +8104,7 @@ piece_195:
 	MOVQ  R13, R14
 
 below_197:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_198
 	MOVQ CX, R14
@@ -8107,15 +8273,16 @@ end_203:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_196
 	ADDQ  $0x00000040, BX
 
 same_196:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_195
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14
@@ -8143,14 +8310,16 @@ panel_204:
 	MOVQ       DX, R14
 	PREFETCHT0 (R14)
 	MOVQ       R12, BX
-	XORL       AX, AX
+	MOVQ       scale_len+104(FP), AX
+	ADDQ       AX, BX
+	MOVQ       k0+144(FP), AX
 
 piece_206:
 	MOVQ  BX, R13
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	MOVQ  AX, R14
 	ORQ   $0x000000ff, R14
 	INCQ  R14
@@ -8159,7 +8328,7 @@ piece_206:
 	MOVQ  R13, R14
 
 below_208:
-	MOVQ k+144(FP), CX
+	MOVQ k+152(FP), CX
 	CMPQ R14, CX
 	JLE  below_209
 	MOVQ CX, R14
@@ -8259,15 +8428,16 @@ end_214:
 	SUBQ  R12, R13
 	SHRQ  $0x06, R13
 	INCQ  R13
-	IMULQ step+152(FP), R13
+	IMULQ step+160(FP), R13
 	CMPQ  AX, R13
 	JNE   same_207
 	ADDQ  $0x00000040, BX
 
 same_207:
-	MOVQ k+144(FP), R14
+	MOVQ k+152(FP), R14
 	CMPQ AX, R14
 	JLT  piece_206
+	SUBQ k0+144(FP), R14
 	SHLQ $0x01, R14
 	SUBQ R14, SI
 	SHLQ $0x03, R14

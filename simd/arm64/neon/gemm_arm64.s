@@ -4,8 +4,8 @@
 
 #include "textflag.h"
 
-// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)
-TEXT ·GemmE4M3(SB), NOSPLIT, $0-168
+// func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, bypass int)
+TEXT ·GemmE4M3(SB), NOSPLIT, $0-176
 	MOVD $34800, R21
 	VDUP R21, V0.H8
 	MOVW $0xffff0000, R21
@@ -18,9 +18,11 @@ TEXT ·GemmE4M3(SB), NOSPLIT, $0-168
 	LSL  $2, R24, R24
 	LSL  $2, R25, R25
 	CMP  $0, R23
-	BLE  done_2
+	BLE  done_3
 
 panel_1:
+	MOVD k0+144(FP), R3
+	CBNZ R3, begun_2
 	MOVD x_base+32(FP), R0
 	MOVD y_base+0(FP), R1
 	MOVD n+136(FP), R12
@@ -32,40 +34,42 @@ panel_1:
 	VEOR V4.B16, V4.B16, V4.B16
 	VEOR V5.B16, V5.B16, V5.B16
 	SUBS $1, R2, R2
-	BLT  rest_6
+	BLT  rest_7
 
-loop_5:
+loop_6:
 	MOVD   R1, R10
 	CMP    $16, R23
-	BGE    whole_3
-	TBZ    $3, R23, skip_7
+	BGE    whole_4
+	TBZ    $3, R23, skip_8
 	VST1.P [V2.S4, V3.S4], 32(R10)
 
-skip_7:
-	TBZ    $2, R23, skip_8
+skip_8:
+	TBZ    $2, R23, skip_9
 	VST1.P [V2.S4], 16(R10)
 
-skip_8:
-	TBZ    $1, R23, skip_9
+skip_9:
+	TBZ    $1, R23, skip_10
 	VST1.P [V2.S2], 8(R10)
 
-skip_9:
-	TBZ     $0, R23, skip_10
+skip_10:
+	TBZ     $0, R23, skip_11
 	FMOVS.P F2, 4(R10)
 
-skip_10:
-	JMP stored_4
+skip_11:
+	JMP stored_5
 
-whole_3:
+whole_4:
 	VST1 [V2.S4, V3.S4, V4.S4, V5.S4], (R10)
 
-stored_4:
+stored_5:
 	ADD  R25, R1, R1
 	SUBS $1, R2, R2
-	BGE  loop_5
+	BGE  loop_6
 
-rest_6:
-	ADD  $1, R2, R2
+rest_7:
+	ADD $1, R2, R2
+
+begun_2:
 	MOVD x_base+32(FP), R0
 	MOVD y_base+0(FP), R1
 	MOVD n+136(FP), R12
@@ -73,57 +77,59 @@ rest_6:
 	ADD  R12<<2, R1, R1
 	MOVD m+128(FP), R2
 
-rows_11:
+rows_12:
 	CMP $16, R2
-	BGE rows8_21
+	BGE rows8_22
 	CMP $15, R2
-	BEQ rows8_21
+	BEQ rows8_22
 	CMP $14, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $13, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $12, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $11, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $10, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $9, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $8, R2
-	BEQ rows8_21
+	BEQ rows8_22
 	CMP $7, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $6, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $5, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $4, R2
-	BEQ rows4_17
+	BEQ rows4_18
 	CMP $3, R2
-	BEQ rows3_16
+	BEQ rows3_17
 	CMP $2, R2
-	BEQ rows2_15
+	BEQ rows2_16
 	CMP $1, R2
-	BEQ rows1_14
-	JMP end_12
+	BEQ rows1_15
+	JMP end_13
 
-rows8_21:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows8_22:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_22:
+piece_23:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_23:
+half_24:
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
 	VEOR V4.B16, V4.B16, V4.B16
@@ -152,7 +158,7 @@ half_23:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_26:
+loop_27:
 	FMOVQ   (R9), F26
 	FMOVQ   16(R9), F27
 	ADD     $64, R9, R9
@@ -247,12 +253,12 @@ loop_26:
 	WORD    $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
 	WORD    $0x4fb91bb1 // fmla v17.4s, v29.4s, v25.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_26
+	BNE     loop_27
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_27
+	BLT     some_28
 	VLD1.P  32(R11), [V18.S4, V19.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V20.S4, V21.S4]
@@ -296,10 +302,10 @@ loop_26:
 	VST1    [V20.S4, V21.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_28
+	JMP     finished_29
 
-some_27:
-	TBZ    $2, R12, skip_29
+some_28:
+	TBZ    $2, R12, skip_30
 	VLD1.P 16(R11), [V18.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V19.S4]
@@ -344,8 +350,8 @@ some_27:
 	VMOV   V15.B16, V14.B16
 	VMOV   V17.B16, V16.B16
 
-skip_29:
-	TBZ    $1, R12, skip_30
+skip_30:
+	TBZ    $1, R12, skip_31
 	VLD1.P 8(R11), [V18.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V19.S2]
@@ -390,8 +396,8 @@ skip_29:
 	VEXT   $8, V14.B16, V14.B16, V14.B16
 	VEXT   $8, V16.B16, V16.B16, V16.B16
 
-skip_30:
-	TBZ     $0, R12, skip_31
+skip_31:
+	TBZ     $0, R12, skip_32
 	FMOVS.P 4(R11), F18
 	MOVD    R10, R13
 	FMOVS   (R13), F19
@@ -428,27 +434,27 @@ skip_30:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_31:
+skip_32:
 
-finished_28:
+finished_29:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_24
+	BLE other_25
 	CMP $64, R7
-	BLT half_23
+	BLT half_24
 
-other_24:
+other_25:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_25
+	BNE  same_26
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_25:
-	MOVD k+144(FP), R12
+same_26:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_22
+	BLT  piece_23
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -466,24 +472,26 @@ same_25:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $8, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows7_20:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows7_21:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_32:
+piece_33:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_33:
+half_34:
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
 	VEOR V4.B16, V4.B16, V4.B16
@@ -509,7 +517,7 @@ half_33:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_36:
+loop_37:
 	FMOVQ   (R9), F23
 	FMOVQ   16(R9), F24
 	ADD     $64, R9, R9
@@ -595,12 +603,12 @@ loop_36:
 	WORD    $0x4fb51b4d // fmla v13.4s, v26.4s, v21.s[3]
 	WORD    $0x4fb61b4f // fmla v15.4s, v26.4s, v22.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_36
+	BNE     loop_37
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_37
+	BLT     some_38
 	VLD1.P  32(R11), [V16.S4, V17.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V18.S4, V19.S4]
@@ -639,10 +647,10 @@ loop_36:
 	VST1    [V18.S4, V19.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_38
+	JMP     finished_39
 
-some_37:
-	TBZ    $2, R12, skip_39
+some_38:
+	TBZ    $2, R12, skip_40
 	VLD1.P 16(R11), [V16.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V17.S4]
@@ -682,8 +690,8 @@ some_37:
 	VMOV   V13.B16, V12.B16
 	VMOV   V15.B16, V14.B16
 
-skip_39:
-	TBZ    $1, R12, skip_40
+skip_40:
+	TBZ    $1, R12, skip_41
 	VLD1.P 8(R11), [V16.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V17.S2]
@@ -723,8 +731,8 @@ skip_39:
 	VEXT   $8, V12.B16, V12.B16, V12.B16
 	VEXT   $8, V14.B16, V14.B16, V14.B16
 
-skip_40:
-	TBZ     $0, R12, skip_41
+skip_41:
+	TBZ     $0, R12, skip_42
 	FMOVS.P 4(R11), F16
 	MOVD    R10, R13
 	FMOVS   (R13), F17
@@ -757,27 +765,27 @@ skip_40:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_41:
+skip_42:
 
-finished_38:
+finished_39:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_34
+	BLE other_35
 	CMP $64, R7
-	BLT half_33
+	BLT half_34
 
-other_34:
+other_35:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_35
+	BNE  same_36
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_35:
-	MOVD k+144(FP), R12
+same_36:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_32
+	BLT  piece_33
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -793,24 +801,26 @@ same_35:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $7, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows6_19:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows6_20:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_42:
+piece_43:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_43:
+half_44:
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
 	VEOR V4.B16, V4.B16, V4.B16
@@ -833,7 +843,7 @@ half_43:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_46:
+loop_47:
 	FMOVQ   (R9), F20
 	FMOVQ   16(R9), F21
 	ADD     $64, R9, R9
@@ -910,12 +920,12 @@ loop_46:
 	WORD    $0x4fb21aeb // fmla v11.4s, v23.4s, v18.s[3]
 	WORD    $0x4fb31aed // fmla v13.4s, v23.4s, v19.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_46
+	BNE     loop_47
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_47
+	BLT     some_48
 	VLD1.P  32(R11), [V14.S4, V15.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V16.S4, V17.S4]
@@ -949,10 +959,10 @@ loop_46:
 	VST1    [V16.S4, V17.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_48
+	JMP     finished_49
 
-some_47:
-	TBZ    $2, R12, skip_49
+some_48:
+	TBZ    $2, R12, skip_50
 	VLD1.P 16(R11), [V14.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V15.S4]
@@ -987,8 +997,8 @@ some_47:
 	VMOV   V11.B16, V10.B16
 	VMOV   V13.B16, V12.B16
 
-skip_49:
-	TBZ    $1, R12, skip_50
+skip_50:
+	TBZ    $1, R12, skip_51
 	VLD1.P 8(R11), [V14.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V15.S2]
@@ -1023,8 +1033,8 @@ skip_49:
 	VEXT   $8, V10.B16, V10.B16, V10.B16
 	VEXT   $8, V12.B16, V12.B16, V12.B16
 
-skip_50:
-	TBZ     $0, R12, skip_51
+skip_51:
+	TBZ     $0, R12, skip_52
 	FMOVS.P 4(R11), F14
 	MOVD    R10, R13
 	FMOVS   (R13), F15
@@ -1053,27 +1063,27 @@ skip_50:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_51:
+skip_52:
 
-finished_48:
+finished_49:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_44
+	BLE other_45
 	CMP $64, R7
-	BLT half_43
+	BLT half_44
 
-other_44:
+other_45:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_45
+	BNE  same_46
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_45:
-	MOVD k+144(FP), R12
+same_46:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_42
+	BLT  piece_43
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -1087,24 +1097,26 @@ same_45:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $6, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows5_18:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows5_19:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_52:
+piece_53:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_53:
+half_54:
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
 	VEOR V4.B16, V4.B16, V4.B16
@@ -1124,7 +1136,7 @@ half_53:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_56:
+loop_57:
 	FMOVQ   (R9), F17
 	FMOVQ   16(R9), F18
 	ADD     $64, R9, R9
@@ -1192,12 +1204,12 @@ loop_56:
 	WORD    $0x4faf1a89 // fmla v9.4s, v20.4s, v15.s[3]
 	WORD    $0x4fb01a8b // fmla v11.4s, v20.4s, v16.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_56
+	BNE     loop_57
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_57
+	BLT     some_58
 	VLD1.P  32(R11), [V12.S4, V13.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V14.S4, V15.S4]
@@ -1226,10 +1238,10 @@ loop_56:
 	VST1    [V14.S4, V15.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_58
+	JMP     finished_59
 
-some_57:
-	TBZ    $2, R12, skip_59
+some_58:
+	TBZ    $2, R12, skip_60
 	VLD1.P 16(R11), [V12.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V13.S4]
@@ -1259,8 +1271,8 @@ some_57:
 	VMOV   V9.B16, V8.B16
 	VMOV   V11.B16, V10.B16
 
-skip_59:
-	TBZ    $1, R12, skip_60
+skip_60:
+	TBZ    $1, R12, skip_61
 	VLD1.P 8(R11), [V12.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V13.S2]
@@ -1290,8 +1302,8 @@ skip_59:
 	VEXT   $8, V8.B16, V8.B16, V8.B16
 	VEXT   $8, V10.B16, V10.B16, V10.B16
 
-skip_60:
-	TBZ     $0, R12, skip_61
+skip_61:
+	TBZ     $0, R12, skip_62
 	FMOVS.P 4(R11), F12
 	MOVD    R10, R13
 	FMOVS   (R13), F13
@@ -1316,27 +1328,27 @@ skip_60:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_61:
+skip_62:
 
-finished_58:
+finished_59:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_54
+	BLE other_55
 	CMP $64, R7
-	BLT half_53
+	BLT half_54
 
-other_54:
+other_55:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_55
+	BNE  same_56
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_55:
-	MOVD k+144(FP), R12
+same_56:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_52
+	BLT  piece_53
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -1348,24 +1360,26 @@ same_55:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $5, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows4_17:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows4_18:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_62:
+piece_63:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_63:
+half_64:
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
 	VEOR V4.B16, V4.B16, V4.B16
@@ -1382,7 +1396,7 @@ half_63:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_66:
+loop_67:
 	FMOVQ   (R9), F14
 	FMOVQ   16(R9), F15
 	ADD     $64, R9, R9
@@ -1441,12 +1455,12 @@ loop_66:
 	WORD    $0x4fac1a27 // fmla v7.4s, v17.4s, v12.s[3]
 	WORD    $0x4fad1a29 // fmla v9.4s, v17.4s, v13.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_66
+	BNE     loop_67
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_67
+	BLT     some_68
 	VLD1.P  32(R11), [V10.S4, V11.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V12.S4, V13.S4]
@@ -1470,10 +1484,10 @@ loop_66:
 	VST1    [V12.S4, V13.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_68
+	JMP     finished_69
 
-some_67:
-	TBZ    $2, R12, skip_69
+some_68:
+	TBZ    $2, R12, skip_70
 	VLD1.P 16(R11), [V10.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V11.S4]
@@ -1498,8 +1512,8 @@ some_67:
 	VMOV   V7.B16, V6.B16
 	VMOV   V9.B16, V8.B16
 
-skip_69:
-	TBZ    $1, R12, skip_70
+skip_70:
+	TBZ    $1, R12, skip_71
 	VLD1.P 8(R11), [V10.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V11.S2]
@@ -1524,8 +1538,8 @@ skip_69:
 	VEXT   $8, V6.B16, V6.B16, V6.B16
 	VEXT   $8, V8.B16, V8.B16, V8.B16
 
-skip_70:
-	TBZ     $0, R12, skip_71
+skip_71:
+	TBZ     $0, R12, skip_72
 	FMOVS.P 4(R11), F10
 	MOVD    R10, R13
 	FMOVS   (R13), F11
@@ -1546,27 +1560,27 @@ skip_70:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_71:
+skip_72:
 
-finished_68:
+finished_69:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_64
+	BLE other_65
 	CMP $64, R7
-	BLT half_63
+	BLT half_64
 
-other_64:
+other_65:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_65
+	BNE  same_66
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_65:
-	MOVD k+144(FP), R12
+same_66:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_62
+	BLT  piece_63
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -1576,24 +1590,26 @@ same_65:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $4, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows3_16:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows3_17:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_72:
+piece_73:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_73:
+half_74:
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
 	VEOR V4.B16, V4.B16, V4.B16
@@ -1607,7 +1623,7 @@ half_73:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_76:
+loop_77:
 	FMOVQ   (R9), F11
 	FMOVQ   16(R9), F12
 	ADD     $64, R9, R9
@@ -1657,12 +1673,12 @@ loop_76:
 	WORD    $0x4fa919c5 // fmla v5.4s, v14.4s, v9.s[3]
 	WORD    $0x4faa19c7 // fmla v7.4s, v14.4s, v10.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_76
+	BNE     loop_77
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_77
+	BLT     some_78
 	VLD1.P  32(R11), [V8.S4, V9.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V10.S4, V11.S4]
@@ -1681,10 +1697,10 @@ loop_76:
 	VST1    [V10.S4, V11.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_78
+	JMP     finished_79
 
-some_77:
-	TBZ    $2, R12, skip_79
+some_78:
+	TBZ    $2, R12, skip_80
 	VLD1.P 16(R11), [V8.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V9.S4]
@@ -1704,8 +1720,8 @@ some_77:
 	VMOV   V5.B16, V4.B16
 	VMOV   V7.B16, V6.B16
 
-skip_79:
-	TBZ    $1, R12, skip_80
+skip_80:
+	TBZ    $1, R12, skip_81
 	VLD1.P 8(R11), [V8.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V9.S2]
@@ -1725,8 +1741,8 @@ skip_79:
 	VEXT   $8, V4.B16, V4.B16, V4.B16
 	VEXT   $8, V6.B16, V6.B16, V6.B16
 
-skip_80:
-	TBZ     $0, R12, skip_81
+skip_81:
+	TBZ     $0, R12, skip_82
 	FMOVS.P 4(R11), F8
 	MOVD    R10, R13
 	FMOVS   (R13), F9
@@ -1743,27 +1759,27 @@ skip_80:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_81:
+skip_82:
 
-finished_78:
+finished_79:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_74
+	BLE other_75
 	CMP $64, R7
-	BLT half_73
+	BLT half_74
 
-other_74:
+other_75:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_75
+	BNE  same_76
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_75:
-	MOVD k+144(FP), R12
+same_76:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_72
+	BLT  piece_73
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -1771,24 +1787,26 @@ same_75:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $3, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows2_15:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows2_16:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_82:
+piece_83:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_83:
+half_84:
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
 	VEOR V4.B16, V4.B16, V4.B16
@@ -1799,7 +1817,7 @@ half_83:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_86:
+loop_87:
 	FMOVQ   (R9), F8
 	FMOVQ   16(R9), F9
 	ADD     $64, R9, R9
@@ -1840,12 +1858,12 @@ loop_86:
 	WORD    $0x4fa61963 // fmla v3.4s, v11.4s, v6.s[3]
 	WORD    $0x4fa71965 // fmla v5.4s, v11.4s, v7.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_86
+	BNE     loop_87
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_87
+	BLT     some_88
 	VLD1.P  32(R11), [V6.S4, V7.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V8.S4, V9.S4]
@@ -1859,10 +1877,10 @@ loop_86:
 	VST1    [V8.S4, V9.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_88
+	JMP     finished_89
 
-some_87:
-	TBZ    $2, R12, skip_89
+some_88:
+	TBZ    $2, R12, skip_90
 	VLD1.P 16(R11), [V6.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V7.S4]
@@ -1877,8 +1895,8 @@ some_87:
 	VMOV   V3.B16, V2.B16
 	VMOV   V5.B16, V4.B16
 
-skip_89:
-	TBZ    $1, R12, skip_90
+skip_90:
+	TBZ    $1, R12, skip_91
 	VLD1.P 8(R11), [V6.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V7.S2]
@@ -1893,8 +1911,8 @@ skip_89:
 	VEXT   $8, V2.B16, V2.B16, V2.B16
 	VEXT   $8, V4.B16, V4.B16, V4.B16
 
-skip_90:
-	TBZ     $0, R12, skip_91
+skip_91:
+	TBZ     $0, R12, skip_92
 	FMOVS.P 4(R11), F6
 	MOVD    R10, R13
 	FMOVS   (R13), F7
@@ -1907,50 +1925,52 @@ skip_90:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_91:
+skip_92:
 
-finished_88:
+finished_89:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_84
+	BLE other_85
 	CMP $64, R7
-	BLT half_83
+	BLT half_84
 
-other_84:
+other_85:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_85
+	BNE  same_86
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_85:
-	MOVD k+144(FP), R12
+same_86:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_82
+	BLT  piece_83
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $2, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows1_14:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows1_15:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_92:
+piece_93:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_93:
+half_94:
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
 	ADD  R3<<2, R0, R10
@@ -1958,7 +1978,7 @@ half_93:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_96:
+loop_97:
 	FMOVQ   (R9), F5
 	FMOVQ   16(R9), F6
 	ADD     $64, R9, R9
@@ -1990,12 +2010,12 @@ loop_96:
 	WORD    $0x4fa418e2 // fmla v2.4s, v7.4s, v4.s[3]
 	WORD    $0x4fa41903 // fmla v3.4s, v8.4s, v4.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_96
+	BNE     loop_97
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_97
+	BLT     some_98
 	VLD1.P  32(R11), [V4.S4, V5.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V6.S4, V7.S4]
@@ -2004,10 +2024,10 @@ loop_96:
 	VST1    [V6.S4, V7.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_98
+	JMP     finished_99
 
-some_97:
-	TBZ    $2, R12, skip_99
+some_98:
+	TBZ    $2, R12, skip_100
 	VLD1.P 16(R11), [V4.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V5.S4]
@@ -2017,8 +2037,8 @@ some_97:
 	ADD    $16, R10, R10
 	VMOV   V3.B16, V2.B16
 
-skip_99:
-	TBZ    $1, R12, skip_100
+skip_100:
+	TBZ    $1, R12, skip_101
 	VLD1.P 8(R11), [V4.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V5.S2]
@@ -2028,8 +2048,8 @@ skip_99:
 	ADD    $8, R10, R10
 	VEXT   $8, V2.B16, V2.B16, V2.B16
 
-skip_100:
-	TBZ     $0, R12, skip_101
+skip_101:
+	TBZ     $0, R12, skip_102
 	FMOVS.P 4(R11), F4
 	MOVD    R10, R13
 	FMOVS   (R13), F5
@@ -2038,33 +2058,33 @@ skip_100:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_101:
+skip_102:
 
-finished_98:
+finished_99:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_94
+	BLE other_95
 	CMP $64, R7
-	BLT half_93
+	BLT half_94
 
-other_94:
+other_95:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_95
+	BNE  same_96
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_95:
-	MOVD k+144(FP), R12
+same_96:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_92
+	BLT  piece_93
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $1, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-end_12:
+end_13:
 	MOVD ldc+88(FP), R12
 	ADD  R12, R21, R21
 	MOVD lds+120(FP), R12
@@ -2072,11 +2092,11 @@ end_12:
 	SUBS $16, R23, R23
 	BGT  panel_1
 
-done_2:
+done_3:
 	RET
 
-// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)
-TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-168
+// func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, bypass int)
+TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-176
 	MOVD $49024, R21
 	VDUP R21, V0.H8
 	MOVD codes_base+64(FP), R21
@@ -2087,9 +2107,11 @@ TEXT ·GemmE4M3Half(SB), NOSPLIT, $0-168
 	LSL  $2, R24, R24
 	LSL  $2, R25, R25
 	CMP  $0, R23
-	BLE  done_2
+	BLE  done_3
 
 panel_1:
+	MOVD k0+144(FP), R3
+	CBNZ R3, begun_2
 	MOVD x_base+32(FP), R0
 	MOVD y_base+0(FP), R1
 	MOVD n+136(FP), R12
@@ -2101,40 +2123,42 @@ panel_1:
 	VEOR V3.B16, V3.B16, V3.B16
 	VEOR V4.B16, V4.B16, V4.B16
 	SUBS $1, R2, R2
-	BLT  rest_6
+	BLT  rest_7
 
-loop_5:
+loop_6:
 	MOVD   R1, R10
 	CMP    $16, R23
-	BGE    whole_3
-	TBZ    $3, R23, skip_7
+	BGE    whole_4
+	TBZ    $3, R23, skip_8
 	VST1.P [V1.S4, V2.S4], 32(R10)
 
-skip_7:
-	TBZ    $2, R23, skip_8
+skip_8:
+	TBZ    $2, R23, skip_9
 	VST1.P [V1.S4], 16(R10)
 
-skip_8:
-	TBZ    $1, R23, skip_9
+skip_9:
+	TBZ    $1, R23, skip_10
 	VST1.P [V1.S2], 8(R10)
 
-skip_9:
-	TBZ     $0, R23, skip_10
+skip_10:
+	TBZ     $0, R23, skip_11
 	FMOVS.P F1, 4(R10)
 
-skip_10:
-	JMP stored_4
+skip_11:
+	JMP stored_5
 
-whole_3:
+whole_4:
 	VST1 [V1.S4, V2.S4, V3.S4, V4.S4], (R10)
 
-stored_4:
+stored_5:
 	ADD  R25, R1, R1
 	SUBS $1, R2, R2
-	BGE  loop_5
+	BGE  loop_6
 
-rest_6:
-	ADD  $1, R2, R2
+rest_7:
+	ADD $1, R2, R2
+
+begun_2:
 	MOVD x_base+32(FP), R0
 	MOVD y_base+0(FP), R1
 	MOVD n+136(FP), R12
@@ -2142,57 +2166,59 @@ rest_6:
 	ADD  R12<<2, R1, R1
 	MOVD m+128(FP), R2
 
-rows_11:
+rows_12:
 	CMP $16, R2
-	BGE rows8_21
+	BGE rows8_22
 	CMP $15, R2
-	BEQ rows8_21
+	BEQ rows8_22
 	CMP $14, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $13, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $12, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $11, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $10, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $9, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $8, R2
-	BEQ rows8_21
+	BEQ rows8_22
 	CMP $7, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $6, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $5, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $4, R2
-	BEQ rows4_17
+	BEQ rows4_18
 	CMP $3, R2
-	BEQ rows3_16
+	BEQ rows3_17
 	CMP $2, R2
-	BEQ rows2_15
+	BEQ rows2_16
 	CMP $1, R2
-	BEQ rows1_14
-	JMP end_12
+	BEQ rows1_15
+	JMP end_13
 
-rows8_21:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows8_22:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_22:
+piece_23:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_23:
+half_24:
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
@@ -2221,7 +2247,7 @@ half_23:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_26:
+loop_27:
 	FMOVQ   (R9), F25
 	FMOVQ   16(R9), F26
 	ADD     $64, R9, R9
@@ -2318,12 +2344,12 @@ loop_26:
 	WORD    $0x4fb71bae // fmla v14.4s, v29.4s, v23.s[3]
 	WORD    $0x4fb81bb0 // fmla v16.4s, v29.4s, v24.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_26
+	BNE     loop_27
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_27
+	BLT     some_28
 	VLD1.P  32(R11), [V17.S4, V18.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V19.S4, V20.S4]
@@ -2367,10 +2393,10 @@ loop_26:
 	VST1    [V19.S4, V20.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_28
+	JMP     finished_29
 
-some_27:
-	TBZ    $2, R12, skip_29
+some_28:
+	TBZ    $2, R12, skip_30
 	VLD1.P 16(R11), [V17.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V18.S4]
@@ -2415,8 +2441,8 @@ some_27:
 	VMOV   V14.B16, V13.B16
 	VMOV   V16.B16, V15.B16
 
-skip_29:
-	TBZ    $1, R12, skip_30
+skip_30:
+	TBZ    $1, R12, skip_31
 	VLD1.P 8(R11), [V17.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V18.S2]
@@ -2461,8 +2487,8 @@ skip_29:
 	VEXT   $8, V13.B16, V13.B16, V13.B16
 	VEXT   $8, V15.B16, V15.B16, V15.B16
 
-skip_30:
-	TBZ     $0, R12, skip_31
+skip_31:
+	TBZ     $0, R12, skip_32
 	FMOVS.P 4(R11), F17
 	MOVD    R10, R13
 	FMOVS   (R13), F18
@@ -2499,27 +2525,27 @@ skip_30:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_31:
+skip_32:
 
-finished_28:
+finished_29:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_24
+	BLE other_25
 	CMP $64, R7
-	BLT half_23
+	BLT half_24
 
-other_24:
+other_25:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_25
+	BNE  same_26
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_25:
-	MOVD k+144(FP), R12
+same_26:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_22
+	BLT  piece_23
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -2537,24 +2563,26 @@ same_25:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $8, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows7_20:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows7_21:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_32:
+piece_33:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_33:
+half_34:
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
@@ -2580,7 +2608,7 @@ half_33:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_36:
+loop_37:
 	FMOVQ   (R9), F22
 	FMOVQ   16(R9), F23
 	ADD     $64, R9, R9
@@ -2668,12 +2696,12 @@ loop_36:
 	WORD    $0x4fb41b4c // fmla v12.4s, v26.4s, v20.s[3]
 	WORD    $0x4fb51b4e // fmla v14.4s, v26.4s, v21.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_36
+	BNE     loop_37
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_37
+	BLT     some_38
 	VLD1.P  32(R11), [V15.S4, V16.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V17.S4, V18.S4]
@@ -2712,10 +2740,10 @@ loop_36:
 	VST1    [V17.S4, V18.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_38
+	JMP     finished_39
 
-some_37:
-	TBZ    $2, R12, skip_39
+some_38:
+	TBZ    $2, R12, skip_40
 	VLD1.P 16(R11), [V15.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V16.S4]
@@ -2755,8 +2783,8 @@ some_37:
 	VMOV   V12.B16, V11.B16
 	VMOV   V14.B16, V13.B16
 
-skip_39:
-	TBZ    $1, R12, skip_40
+skip_40:
+	TBZ    $1, R12, skip_41
 	VLD1.P 8(R11), [V15.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V16.S2]
@@ -2796,8 +2824,8 @@ skip_39:
 	VEXT   $8, V11.B16, V11.B16, V11.B16
 	VEXT   $8, V13.B16, V13.B16, V13.B16
 
-skip_40:
-	TBZ     $0, R12, skip_41
+skip_41:
+	TBZ     $0, R12, skip_42
 	FMOVS.P 4(R11), F15
 	MOVD    R10, R13
 	FMOVS   (R13), F16
@@ -2830,27 +2858,27 @@ skip_40:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_41:
+skip_42:
 
-finished_38:
+finished_39:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_34
+	BLE other_35
 	CMP $64, R7
-	BLT half_33
+	BLT half_34
 
-other_34:
+other_35:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_35
+	BNE  same_36
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_35:
-	MOVD k+144(FP), R12
+same_36:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_32
+	BLT  piece_33
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -2866,24 +2894,26 @@ same_35:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $7, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows6_19:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows6_20:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_42:
+piece_43:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_43:
+half_44:
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
@@ -2906,7 +2936,7 @@ half_43:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_46:
+loop_47:
 	FMOVQ   (R9), F19
 	FMOVQ   16(R9), F20
 	ADD     $64, R9, R9
@@ -2985,12 +3015,12 @@ loop_46:
 	WORD    $0x4fb11aea // fmla v10.4s, v23.4s, v17.s[3]
 	WORD    $0x4fb21aec // fmla v12.4s, v23.4s, v18.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_46
+	BNE     loop_47
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_47
+	BLT     some_48
 	VLD1.P  32(R11), [V13.S4, V14.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V15.S4, V16.S4]
@@ -3024,10 +3054,10 @@ loop_46:
 	VST1    [V15.S4, V16.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_48
+	JMP     finished_49
 
-some_47:
-	TBZ    $2, R12, skip_49
+some_48:
+	TBZ    $2, R12, skip_50
 	VLD1.P 16(R11), [V13.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V14.S4]
@@ -3062,8 +3092,8 @@ some_47:
 	VMOV   V10.B16, V9.B16
 	VMOV   V12.B16, V11.B16
 
-skip_49:
-	TBZ    $1, R12, skip_50
+skip_50:
+	TBZ    $1, R12, skip_51
 	VLD1.P 8(R11), [V13.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V14.S2]
@@ -3098,8 +3128,8 @@ skip_49:
 	VEXT   $8, V9.B16, V9.B16, V9.B16
 	VEXT   $8, V11.B16, V11.B16, V11.B16
 
-skip_50:
-	TBZ     $0, R12, skip_51
+skip_51:
+	TBZ     $0, R12, skip_52
 	FMOVS.P 4(R11), F13
 	MOVD    R10, R13
 	FMOVS   (R13), F14
@@ -3128,27 +3158,27 @@ skip_50:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_51:
+skip_52:
 
-finished_48:
+finished_49:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_44
+	BLE other_45
 	CMP $64, R7
-	BLT half_43
+	BLT half_44
 
-other_44:
+other_45:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_45
+	BNE  same_46
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_45:
-	MOVD k+144(FP), R12
+same_46:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_42
+	BLT  piece_43
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -3162,24 +3192,26 @@ same_45:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $6, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows5_18:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows5_19:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_52:
+piece_53:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_53:
+half_54:
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
@@ -3199,7 +3231,7 @@ half_53:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_56:
+loop_57:
 	FMOVQ   (R9), F16
 	FMOVQ   16(R9), F17
 	ADD     $64, R9, R9
@@ -3269,12 +3301,12 @@ loop_56:
 	WORD    $0x4fae1a88 // fmla v8.4s, v20.4s, v14.s[3]
 	WORD    $0x4faf1a8a // fmla v10.4s, v20.4s, v15.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_56
+	BNE     loop_57
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_57
+	BLT     some_58
 	VLD1.P  32(R11), [V11.S4, V12.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V13.S4, V14.S4]
@@ -3303,10 +3335,10 @@ loop_56:
 	VST1    [V13.S4, V14.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_58
+	JMP     finished_59
 
-some_57:
-	TBZ    $2, R12, skip_59
+some_58:
+	TBZ    $2, R12, skip_60
 	VLD1.P 16(R11), [V11.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V12.S4]
@@ -3336,8 +3368,8 @@ some_57:
 	VMOV   V8.B16, V7.B16
 	VMOV   V10.B16, V9.B16
 
-skip_59:
-	TBZ    $1, R12, skip_60
+skip_60:
+	TBZ    $1, R12, skip_61
 	VLD1.P 8(R11), [V11.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V12.S2]
@@ -3367,8 +3399,8 @@ skip_59:
 	VEXT   $8, V7.B16, V7.B16, V7.B16
 	VEXT   $8, V9.B16, V9.B16, V9.B16
 
-skip_60:
-	TBZ     $0, R12, skip_61
+skip_61:
+	TBZ     $0, R12, skip_62
 	FMOVS.P 4(R11), F11
 	MOVD    R10, R13
 	FMOVS   (R13), F12
@@ -3393,27 +3425,27 @@ skip_60:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_61:
+skip_62:
 
-finished_58:
+finished_59:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_54
+	BLE other_55
 	CMP $64, R7
-	BLT half_53
+	BLT half_54
 
-other_54:
+other_55:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_55
+	BNE  same_56
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_55:
-	MOVD k+144(FP), R12
+same_56:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_52
+	BLT  piece_53
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -3425,24 +3457,26 @@ same_55:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $5, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows4_17:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows4_18:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_62:
+piece_63:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_63:
+half_64:
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
@@ -3459,7 +3493,7 @@ half_63:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_66:
+loop_67:
 	FMOVQ   (R9), F13
 	FMOVQ   16(R9), F14
 	ADD     $64, R9, R9
@@ -3520,12 +3554,12 @@ loop_66:
 	WORD    $0x4fab1a26 // fmla v6.4s, v17.4s, v11.s[3]
 	WORD    $0x4fac1a28 // fmla v8.4s, v17.4s, v12.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_66
+	BNE     loop_67
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_67
+	BLT     some_68
 	VLD1.P  32(R11), [V9.S4, V10.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V11.S4, V12.S4]
@@ -3549,10 +3583,10 @@ loop_66:
 	VST1    [V11.S4, V12.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_68
+	JMP     finished_69
 
-some_67:
-	TBZ    $2, R12, skip_69
+some_68:
+	TBZ    $2, R12, skip_70
 	VLD1.P 16(R11), [V9.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V10.S4]
@@ -3577,8 +3611,8 @@ some_67:
 	VMOV   V6.B16, V5.B16
 	VMOV   V8.B16, V7.B16
 
-skip_69:
-	TBZ    $1, R12, skip_70
+skip_70:
+	TBZ    $1, R12, skip_71
 	VLD1.P 8(R11), [V9.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V10.S2]
@@ -3603,8 +3637,8 @@ skip_69:
 	VEXT   $8, V5.B16, V5.B16, V5.B16
 	VEXT   $8, V7.B16, V7.B16, V7.B16
 
-skip_70:
-	TBZ     $0, R12, skip_71
+skip_71:
+	TBZ     $0, R12, skip_72
 	FMOVS.P 4(R11), F9
 	MOVD    R10, R13
 	FMOVS   (R13), F10
@@ -3625,27 +3659,27 @@ skip_70:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_71:
+skip_72:
 
-finished_68:
+finished_69:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_64
+	BLE other_65
 	CMP $64, R7
-	BLT half_63
+	BLT half_64
 
-other_64:
+other_65:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_65
+	BNE  same_66
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_65:
-	MOVD k+144(FP), R12
+same_66:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_62
+	BLT  piece_63
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -3655,24 +3689,26 @@ same_65:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $4, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows3_16:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows3_17:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_72:
+piece_73:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_73:
+half_74:
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
@@ -3686,7 +3722,7 @@ half_73:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_76:
+loop_77:
 	FMOVQ   (R9), F10
 	FMOVQ   16(R9), F11
 	ADD     $64, R9, R9
@@ -3738,12 +3774,12 @@ loop_76:
 	WORD    $0x4fa819c4 // fmla v4.4s, v14.4s, v8.s[3]
 	WORD    $0x4fa919c6 // fmla v6.4s, v14.4s, v9.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_76
+	BNE     loop_77
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_77
+	BLT     some_78
 	VLD1.P  32(R11), [V7.S4, V8.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V9.S4, V10.S4]
@@ -3762,10 +3798,10 @@ loop_76:
 	VST1    [V9.S4, V10.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_78
+	JMP     finished_79
 
-some_77:
-	TBZ    $2, R12, skip_79
+some_78:
+	TBZ    $2, R12, skip_80
 	VLD1.P 16(R11), [V7.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V8.S4]
@@ -3785,8 +3821,8 @@ some_77:
 	VMOV   V4.B16, V3.B16
 	VMOV   V6.B16, V5.B16
 
-skip_79:
-	TBZ    $1, R12, skip_80
+skip_80:
+	TBZ    $1, R12, skip_81
 	VLD1.P 8(R11), [V7.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V8.S2]
@@ -3806,8 +3842,8 @@ skip_79:
 	VEXT   $8, V3.B16, V3.B16, V3.B16
 	VEXT   $8, V5.B16, V5.B16, V5.B16
 
-skip_80:
-	TBZ     $0, R12, skip_81
+skip_81:
+	TBZ     $0, R12, skip_82
 	FMOVS.P 4(R11), F7
 	MOVD    R10, R13
 	FMOVS   (R13), F8
@@ -3824,27 +3860,27 @@ skip_80:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_81:
+skip_82:
 
-finished_78:
+finished_79:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_74
+	BLE other_75
 	CMP $64, R7
-	BLT half_73
+	BLT half_74
 
-other_74:
+other_75:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_75
+	BNE  same_76
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_75:
-	MOVD k+144(FP), R12
+same_76:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_72
+	BLT  piece_73
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -3852,24 +3888,26 @@ same_75:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $3, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows2_15:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows2_16:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_82:
+piece_83:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_83:
+half_84:
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
 	VEOR V3.B16, V3.B16, V3.B16
@@ -3880,7 +3918,7 @@ half_83:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_86:
+loop_87:
 	FMOVQ   (R9), F7
 	FMOVQ   16(R9), F8
 	ADD     $64, R9, R9
@@ -3923,12 +3961,12 @@ loop_86:
 	WORD    $0x4fa51962 // fmla v2.4s, v11.4s, v5.s[3]
 	WORD    $0x4fa61964 // fmla v4.4s, v11.4s, v6.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_86
+	BNE     loop_87
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_87
+	BLT     some_88
 	VLD1.P  32(R11), [V5.S4, V6.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V7.S4, V8.S4]
@@ -3942,10 +3980,10 @@ loop_86:
 	VST1    [V7.S4, V8.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_88
+	JMP     finished_89
 
-some_87:
-	TBZ    $2, R12, skip_89
+some_88:
+	TBZ    $2, R12, skip_90
 	VLD1.P 16(R11), [V5.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V6.S4]
@@ -3960,8 +3998,8 @@ some_87:
 	VMOV   V2.B16, V1.B16
 	VMOV   V4.B16, V3.B16
 
-skip_89:
-	TBZ    $1, R12, skip_90
+skip_90:
+	TBZ    $1, R12, skip_91
 	VLD1.P 8(R11), [V5.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V6.S2]
@@ -3976,8 +4014,8 @@ skip_89:
 	VEXT   $8, V1.B16, V1.B16, V1.B16
 	VEXT   $8, V3.B16, V3.B16, V3.B16
 
-skip_90:
-	TBZ     $0, R12, skip_91
+skip_91:
+	TBZ     $0, R12, skip_92
 	FMOVS.P 4(R11), F5
 	MOVD    R10, R13
 	FMOVS   (R13), F6
@@ -3990,50 +4028,52 @@ skip_90:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_91:
+skip_92:
 
-finished_88:
+finished_89:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_84
+	BLE other_85
 	CMP $64, R7
-	BLT half_83
+	BLT half_84
 
-other_84:
+other_85:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_85
+	BNE  same_86
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_85:
-	MOVD k+144(FP), R12
+same_86:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_82
+	BLT  piece_83
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $2, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows1_14:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows1_15:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_92:
+piece_93:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_93:
+half_94:
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
 	ADD  R3<<2, R0, R10
@@ -4041,7 +4081,7 @@ half_93:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_96:
+loop_97:
 	FMOVQ   (R9), F4
 	FMOVQ   16(R9), F5
 	ADD     $64, R9, R9
@@ -4075,12 +4115,12 @@ loop_96:
 	WORD    $0x4fa318e1 // fmla v1.4s, v7.4s, v3.s[3]
 	WORD    $0x4fa31902 // fmla v2.4s, v8.4s, v3.s[3]
 	SUBS    $4, R8, R8
-	BNE     loop_96
+	BNE     loop_97
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_97
+	BLT     some_98
 	VLD1.P  32(R11), [V3.S4, V4.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V5.S4, V6.S4]
@@ -4089,10 +4129,10 @@ loop_96:
 	VST1    [V5.S4, V6.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_98
+	JMP     finished_99
 
-some_97:
-	TBZ    $2, R12, skip_99
+some_98:
+	TBZ    $2, R12, skip_100
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S4]
@@ -4102,8 +4142,8 @@ some_97:
 	ADD    $16, R10, R10
 	VMOV   V2.B16, V1.B16
 
-skip_99:
-	TBZ    $1, R12, skip_100
+skip_100:
+	TBZ    $1, R12, skip_101
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S2]
@@ -4113,8 +4153,8 @@ skip_99:
 	ADD    $8, R10, R10
 	VEXT   $8, V1.B16, V1.B16, V1.B16
 
-skip_100:
-	TBZ     $0, R12, skip_101
+skip_101:
+	TBZ     $0, R12, skip_102
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F4
@@ -4123,33 +4163,33 @@ skip_100:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_101:
+skip_102:
 
-finished_98:
+finished_99:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_94
+	BLE other_95
 	CMP $64, R7
-	BLT half_93
+	BLT half_94
 
-other_94:
+other_95:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_95
+	BNE  same_96
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_95:
-	MOVD k+144(FP), R12
+same_96:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_92
+	BLT  piece_93
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $1, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-end_12:
+end_13:
 	MOVD ldc+88(FP), R12
 	ADD  R12, R21, R21
 	MOVD lds+120(FP), R12
@@ -4157,5 +4197,5 @@ end_12:
 	SUBS $16, R23, R23
 	BGT  panel_1
 
-done_2:
+done_3:
 	RET

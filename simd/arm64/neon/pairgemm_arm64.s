@@ -4,8 +4,8 @@
 
 #include "textflag.h"
 
-// func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
-TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-160
+// func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step int)
+TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-168
 	MOVD $34800, R12
 	VDUP R12, V0.H8
 	MOVW $0xffff0000, R12
@@ -20,9 +20,11 @@ TEXT ·GemmE4M3Pairs(SB), NOSPLIT, $0-160
 	LSL  $1, R24, R24
 	LSL  $2, R25, R25
 	CMP  $0, R23
-	BLE  done_2
+	BLE  done_3
 
 panel_1:
+	MOVD k0+144(FP), R3
+	CBNZ R3, begun_2
 	MOVD x_base+32(FP), R0
 	MOVD y_base+0(FP), R1
 	MOVD n+136(FP), R12
@@ -34,40 +36,42 @@ panel_1:
 	VEOR V5.B16, V5.B16, V5.B16
 	VEOR V6.B16, V6.B16, V6.B16
 	SUBS $1, R2, R2
-	BLT  rest_6
+	BLT  rest_7
 
-loop_5:
+loop_6:
 	MOVD   R1, R10
 	CMP    $16, R23
-	BGE    whole_3
-	TBZ    $3, R23, skip_7
+	BGE    whole_4
+	TBZ    $3, R23, skip_8
 	VST1.P [V3.S4, V4.S4], 32(R10)
 
-skip_7:
-	TBZ    $2, R23, skip_8
+skip_8:
+	TBZ    $2, R23, skip_9
 	VST1.P [V3.S4], 16(R10)
 
-skip_8:
-	TBZ    $1, R23, skip_9
+skip_9:
+	TBZ    $1, R23, skip_10
 	VST1.P [V3.S2], 8(R10)
 
-skip_9:
-	TBZ     $0, R23, skip_10
+skip_10:
+	TBZ     $0, R23, skip_11
 	FMOVS.P F3, 4(R10)
 
-skip_10:
-	JMP stored_4
+skip_11:
+	JMP stored_5
 
-whole_3:
+whole_4:
 	VST1 [V3.S4, V4.S4, V5.S4, V6.S4], (R10)
 
-stored_4:
+stored_5:
 	ADD  R25, R1, R1
 	SUBS $1, R2, R2
-	BGE  loop_5
+	BGE  loop_6
 
-rest_6:
-	ADD  $1, R2, R2
+rest_7:
+	ADD $1, R2, R2
+
+begun_2:
 	MOVD x_base+32(FP), R0
 	MOVD y_base+0(FP), R1
 	MOVD n+136(FP), R12
@@ -75,57 +79,59 @@ rest_6:
 	ADD  R12<<2, R1, R1
 	MOVD m+128(FP), R2
 
-rows_11:
+rows_12:
 	CMP $16, R2
-	BGE rows8_21
+	BGE rows8_22
 	CMP $15, R2
-	BEQ rows8_21
+	BEQ rows8_22
 	CMP $14, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $13, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $12, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $11, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $10, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $9, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $8, R2
-	BEQ rows8_21
+	BEQ rows8_22
 	CMP $7, R2
-	BEQ rows7_20
+	BEQ rows7_21
 	CMP $6, R2
-	BEQ rows6_19
+	BEQ rows6_20
 	CMP $5, R2
-	BEQ rows5_18
+	BEQ rows5_19
 	CMP $4, R2
-	BEQ rows4_17
+	BEQ rows4_18
 	CMP $3, R2
-	BEQ rows3_16
+	BEQ rows3_17
 	CMP $2, R2
-	BEQ rows2_15
+	BEQ rows2_16
 	CMP $1, R2
-	BEQ rows1_14
-	JMP end_12
+	BEQ rows1_15
+	JMP end_13
 
-rows8_21:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows8_22:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_22:
+piece_23:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_23:
+half_24:
 	VEOR V11.B16, V11.B16, V11.B16
 	VEOR V12.B16, V12.B16, V12.B16
 	VEOR V13.B16, V13.B16, V13.B16
@@ -154,7 +160,7 @@ half_23:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_26:
+loop_27:
 	FMOVD.P 8(R10), F3
 	FMOVD.P 8(R11), F4
 	FMOVD.P 8(R12), F5
@@ -265,12 +271,12 @@ loop_26:
 	WORD    $0x4f8a1bfa // fmla v26.4s, v31.4s, v10.s[2]
 	ADD     $64, R9, R9
 	SUBS    $4, R8, R8
-	BNE     loop_26
+	BNE     loop_27
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_27
+	BLT     some_28
 	VLD1.P  32(R11), [V3.S4, V4.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V5.S4, V6.S4]
@@ -314,10 +320,10 @@ loop_26:
 	VST1    [V5.S4, V6.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_28
+	JMP     finished_29
 
-some_27:
-	TBZ    $2, R12, skip_29
+some_28:
+	TBZ    $2, R12, skip_30
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S4]
@@ -362,8 +368,8 @@ some_27:
 	VMOV   V24.B16, V23.B16
 	VMOV   V26.B16, V25.B16
 
-skip_29:
-	TBZ    $1, R12, skip_30
+skip_30:
+	TBZ    $1, R12, skip_31
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S2]
@@ -408,8 +414,8 @@ skip_29:
 	VEXT   $8, V23.B16, V23.B16, V23.B16
 	VEXT   $8, V25.B16, V25.B16, V25.B16
 
-skip_30:
-	TBZ     $0, R12, skip_31
+skip_31:
+	TBZ     $0, R12, skip_32
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F4
@@ -446,27 +452,27 @@ skip_30:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_31:
+skip_32:
 
-finished_28:
+finished_29:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_24
+	BLE other_25
 	CMP $64, R7
-	BLT half_23
+	BLT half_24
 
-other_24:
+other_25:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_25
+	BNE  same_26
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_25:
-	MOVD k+144(FP), R12
+same_26:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_22
+	BLT  piece_23
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -484,24 +490,26 @@ same_25:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $8, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows7_20:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows7_21:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_32:
+piece_33:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_33:
+half_34:
 	VEOR V10.B16, V10.B16, V10.B16
 	VEOR V11.B16, V11.B16, V11.B16
 	VEOR V12.B16, V12.B16, V12.B16
@@ -527,7 +535,7 @@ half_33:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_36:
+loop_37:
 	FMOVD.P 8(R10), F3
 	FMOVD.P 8(R11), F4
 	FMOVD.P 8(R12), F5
@@ -628,12 +636,12 @@ loop_36:
 	WORD    $0x4f891b97 // fmla v23.4s, v28.4s, v9.s[2]
 	ADD     $64, R9, R9
 	SUBS    $4, R8, R8
-	BNE     loop_36
+	BNE     loop_37
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_37
+	BLT     some_38
 	VLD1.P  32(R11), [V3.S4, V4.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V5.S4, V6.S4]
@@ -672,10 +680,10 @@ loop_36:
 	VST1    [V5.S4, V6.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_38
+	JMP     finished_39
 
-some_37:
-	TBZ    $2, R12, skip_39
+some_38:
+	TBZ    $2, R12, skip_40
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S4]
@@ -715,8 +723,8 @@ some_37:
 	VMOV   V21.B16, V20.B16
 	VMOV   V23.B16, V22.B16
 
-skip_39:
-	TBZ    $1, R12, skip_40
+skip_40:
+	TBZ    $1, R12, skip_41
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S2]
@@ -756,8 +764,8 @@ skip_39:
 	VEXT   $8, V20.B16, V20.B16, V20.B16
 	VEXT   $8, V22.B16, V22.B16, V22.B16
 
-skip_40:
-	TBZ     $0, R12, skip_41
+skip_41:
+	TBZ     $0, R12, skip_42
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F4
@@ -790,27 +798,27 @@ skip_40:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_41:
+skip_42:
 
-finished_38:
+finished_39:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_34
+	BLE other_35
 	CMP $64, R7
-	BLT half_33
+	BLT half_34
 
-other_34:
+other_35:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_35
+	BNE  same_36
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_35:
-	MOVD k+144(FP), R12
+same_36:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_32
+	BLT  piece_33
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -826,24 +834,26 @@ same_35:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $7, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows6_19:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows6_20:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_42:
+piece_43:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_43:
+half_44:
 	VEOR V9.B16, V9.B16, V9.B16
 	VEOR V10.B16, V10.B16, V10.B16
 	VEOR V11.B16, V11.B16, V11.B16
@@ -866,7 +876,7 @@ half_43:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_46:
+loop_47:
 	FMOVD.P 8(R10), F3
 	FMOVD.P 8(R11), F4
 	FMOVD.P 8(R12), F5
@@ -957,12 +967,12 @@ loop_46:
 	WORD    $0x4f881b34 // fmla v20.4s, v25.4s, v8.s[2]
 	ADD     $64, R9, R9
 	SUBS    $4, R8, R8
-	BNE     loop_46
+	BNE     loop_47
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_47
+	BLT     some_48
 	VLD1.P  32(R11), [V3.S4, V4.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V5.S4, V6.S4]
@@ -996,10 +1006,10 @@ loop_46:
 	VST1    [V5.S4, V6.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_48
+	JMP     finished_49
 
-some_47:
-	TBZ    $2, R12, skip_49
+some_48:
+	TBZ    $2, R12, skip_50
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S4]
@@ -1034,8 +1044,8 @@ some_47:
 	VMOV   V18.B16, V17.B16
 	VMOV   V20.B16, V19.B16
 
-skip_49:
-	TBZ    $1, R12, skip_50
+skip_50:
+	TBZ    $1, R12, skip_51
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S2]
@@ -1070,8 +1080,8 @@ skip_49:
 	VEXT   $8, V17.B16, V17.B16, V17.B16
 	VEXT   $8, V19.B16, V19.B16, V19.B16
 
-skip_50:
-	TBZ     $0, R12, skip_51
+skip_51:
+	TBZ     $0, R12, skip_52
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F4
@@ -1100,27 +1110,27 @@ skip_50:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_51:
+skip_52:
 
-finished_48:
+finished_49:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_44
+	BLE other_45
 	CMP $64, R7
-	BLT half_43
+	BLT half_44
 
-other_44:
+other_45:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_45
+	BNE  same_46
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_45:
-	MOVD k+144(FP), R12
+same_46:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_42
+	BLT  piece_43
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -1134,24 +1144,26 @@ same_45:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $6, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows5_18:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows5_19:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_52:
+piece_53:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_53:
+half_54:
 	VEOR V8.B16, V8.B16, V8.B16
 	VEOR V9.B16, V9.B16, V9.B16
 	VEOR V10.B16, V10.B16, V10.B16
@@ -1171,7 +1183,7 @@ half_53:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_56:
+loop_57:
 	FMOVD.P 8(R10), F3
 	FMOVD.P 8(R11), F4
 	FMOVD.P 8(R12), F5
@@ -1252,12 +1264,12 @@ loop_56:
 	WORD    $0x4f871ad1 // fmla v17.4s, v22.4s, v7.s[2]
 	ADD     $64, R9, R9
 	SUBS    $4, R8, R8
-	BNE     loop_56
+	BNE     loop_57
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_57
+	BLT     some_58
 	VLD1.P  32(R11), [V3.S4, V4.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V5.S4, V6.S4]
@@ -1286,10 +1298,10 @@ loop_56:
 	VST1    [V5.S4, V6.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_58
+	JMP     finished_59
 
-some_57:
-	TBZ    $2, R12, skip_59
+some_58:
+	TBZ    $2, R12, skip_60
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S4]
@@ -1319,8 +1331,8 @@ some_57:
 	VMOV   V15.B16, V14.B16
 	VMOV   V17.B16, V16.B16
 
-skip_59:
-	TBZ    $1, R12, skip_60
+skip_60:
+	TBZ    $1, R12, skip_61
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S2]
@@ -1350,8 +1362,8 @@ skip_59:
 	VEXT   $8, V14.B16, V14.B16, V14.B16
 	VEXT   $8, V16.B16, V16.B16, V16.B16
 
-skip_60:
-	TBZ     $0, R12, skip_61
+skip_61:
+	TBZ     $0, R12, skip_62
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F4
@@ -1376,27 +1388,27 @@ skip_60:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_61:
+skip_62:
 
-finished_58:
+finished_59:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_54
+	BLE other_55
 	CMP $64, R7
-	BLT half_53
+	BLT half_54
 
-other_54:
+other_55:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_55
+	BNE  same_56
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_55:
-	MOVD k+144(FP), R12
+same_56:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_52
+	BLT  piece_53
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -1408,24 +1420,26 @@ same_55:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $5, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows4_17:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows4_18:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_62:
+piece_63:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_63:
+half_64:
 	VEOR V7.B16, V7.B16, V7.B16
 	VEOR V8.B16, V8.B16, V8.B16
 	VEOR V9.B16, V9.B16, V9.B16
@@ -1442,7 +1456,7 @@ half_63:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_66:
+loop_67:
 	FMOVD.P 8(R10), F3
 	FMOVD.P 8(R11), F4
 	FMOVD.P 8(R12), F5
@@ -1513,12 +1527,12 @@ loop_66:
 	WORD    $0x4f861a6e // fmla v14.4s, v19.4s, v6.s[2]
 	ADD     $64, R9, R9
 	SUBS    $4, R8, R8
-	BNE     loop_66
+	BNE     loop_67
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_67
+	BLT     some_68
 	VLD1.P  32(R11), [V3.S4, V4.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V5.S4, V6.S4]
@@ -1542,10 +1556,10 @@ loop_66:
 	VST1    [V5.S4, V6.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_68
+	JMP     finished_69
 
-some_67:
-	TBZ    $2, R12, skip_69
+some_68:
+	TBZ    $2, R12, skip_70
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S4]
@@ -1570,8 +1584,8 @@ some_67:
 	VMOV   V12.B16, V11.B16
 	VMOV   V14.B16, V13.B16
 
-skip_69:
-	TBZ    $1, R12, skip_70
+skip_70:
+	TBZ    $1, R12, skip_71
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S2]
@@ -1596,8 +1610,8 @@ skip_69:
 	VEXT   $8, V11.B16, V11.B16, V11.B16
 	VEXT   $8, V13.B16, V13.B16, V13.B16
 
-skip_70:
-	TBZ     $0, R12, skip_71
+skip_71:
+	TBZ     $0, R12, skip_72
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F4
@@ -1618,27 +1632,27 @@ skip_70:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_71:
+skip_72:
 
-finished_68:
+finished_69:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_64
+	BLE other_65
 	CMP $64, R7
-	BLT half_63
+	BLT half_64
 
-other_64:
+other_65:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_65
+	BNE  same_66
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_65:
-	MOVD k+144(FP), R12
+same_66:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_62
+	BLT  piece_63
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -1648,24 +1662,26 @@ same_65:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $4, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows3_16:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows3_17:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_72:
+piece_73:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_73:
+half_74:
 	VEOR V6.B16, V6.B16, V6.B16
 	VEOR V7.B16, V7.B16, V7.B16
 	VEOR V8.B16, V8.B16, V8.B16
@@ -1679,7 +1695,7 @@ half_73:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_76:
+loop_77:
 	FMOVD.P 8(R10), F3
 	FMOVD.P 8(R11), F4
 	FMOVD.P 8(R12), F5
@@ -1740,12 +1756,12 @@ loop_76:
 	WORD    $0x4f851a0b // fmla v11.4s, v16.4s, v5.s[2]
 	ADD     $64, R9, R9
 	SUBS    $4, R8, R8
-	BNE     loop_76
+	BNE     loop_77
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_77
+	BLT     some_78
 	VLD1.P  32(R11), [V3.S4, V4.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V12.S4, V13.S4]
@@ -1764,10 +1780,10 @@ loop_76:
 	VST1    [V12.S4, V13.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_78
+	JMP     finished_79
 
-some_77:
-	TBZ    $2, R12, skip_79
+some_78:
+	TBZ    $2, R12, skip_80
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S4]
@@ -1787,8 +1803,8 @@ some_77:
 	VMOV   V9.B16, V8.B16
 	VMOV   V11.B16, V10.B16
 
-skip_79:
-	TBZ    $1, R12, skip_80
+skip_80:
+	TBZ    $1, R12, skip_81
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S2]
@@ -1808,8 +1824,8 @@ skip_79:
 	VEXT   $8, V8.B16, V8.B16, V8.B16
 	VEXT   $8, V10.B16, V10.B16, V10.B16
 
-skip_80:
-	TBZ     $0, R12, skip_81
+skip_81:
+	TBZ     $0, R12, skip_82
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F4
@@ -1826,27 +1842,27 @@ skip_80:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_81:
+skip_82:
 
-finished_78:
+finished_79:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_74
+	BLE other_75
 	CMP $64, R7
-	BLT half_73
+	BLT half_74
 
-other_74:
+other_75:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_75
+	BNE  same_76
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_75:
-	MOVD k+144(FP), R12
+same_76:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_72
+	BLT  piece_73
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
@@ -1854,24 +1870,26 @@ same_75:
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $3, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows2_15:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows2_16:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_82:
+piece_83:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_83:
+half_84:
 	VEOR V5.B16, V5.B16, V5.B16
 	VEOR V6.B16, V6.B16, V6.B16
 	VEOR V7.B16, V7.B16, V7.B16
@@ -1882,7 +1900,7 @@ half_83:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_86:
+loop_87:
 	FMOVD.P 8(R10), F3
 	FMOVD.P 8(R11), F4
 	FMOVQ   (R9), F9
@@ -1933,12 +1951,12 @@ loop_86:
 	WORD    $0x4f8419a8 // fmla v8.4s, v13.4s, v4.s[2]
 	ADD     $64, R9, R9
 	SUBS    $4, R8, R8
-	BNE     loop_86
+	BNE     loop_87
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_87
+	BLT     some_88
 	VLD1.P  32(R11), [V3.S4, V4.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V9.S4, V10.S4]
@@ -1952,10 +1970,10 @@ loop_86:
 	VST1    [V9.S4, V10.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_88
+	JMP     finished_89
 
-some_87:
-	TBZ    $2, R12, skip_89
+some_88:
+	TBZ    $2, R12, skip_90
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S4]
@@ -1970,8 +1988,8 @@ some_87:
 	VMOV   V6.B16, V5.B16
 	VMOV   V8.B16, V7.B16
 
-skip_89:
-	TBZ    $1, R12, skip_90
+skip_90:
+	TBZ    $1, R12, skip_91
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V4.S2]
@@ -1986,8 +2004,8 @@ skip_89:
 	VEXT   $8, V5.B16, V5.B16, V5.B16
 	VEXT   $8, V7.B16, V7.B16, V7.B16
 
-skip_90:
-	TBZ     $0, R12, skip_91
+skip_91:
+	TBZ     $0, R12, skip_92
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F4
@@ -2000,50 +2018,52 @@ skip_90:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_91:
+skip_92:
 
-finished_88:
+finished_89:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_84
+	BLE other_85
 	CMP $64, R7
-	BLT half_83
+	BLT half_84
 
-other_84:
+other_85:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_85
+	BNE  same_86
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_85:
-	MOVD k+144(FP), R12
+same_86:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_82
+	BLT  piece_83
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $2, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-rows1_14:
-	MOVD $0, R3
-	MOVD R22, R6
-	MOVD step+152(FP), R5
+rows1_15:
+	MOVD k0+144(FP), R3
+	MOVD step+160(FP), R5
+	SDIV R5, R3, R12
+	ADD  R12<<6, R22, R6
+	MADD R5, R5, R12, R5
 
-piece_92:
+piece_93:
 	ORR  $255, R3, R4
 	ADD  $1, R4, R4
 	CMP  R5, R4
 	CSEL LT, R4, R5, R4
-	MOVD k+144(FP), R12
+	MOVD k+152(FP), R12
 	CMP  R12, R4
 	CSEL LT, R4, R12, R4
 	MOVD $0, R7
 
-half_93:
+half_94:
 	VEOR V4.B16, V4.B16, V4.B16
 	VEOR V5.B16, V5.B16, V5.B16
 	ADD  R3<<1, R0, R10
@@ -2051,7 +2071,7 @@ half_93:
 	ADD  R7, R9, R9
 	SUB  R3, R4, R8
 
-loop_96:
+loop_97:
 	FMOVD.P 8(R10), F3
 	FMOVQ   (R9), F6
 	WORD    $0x4f1c04c7 // sshr v7.8h, v6.8h, #4
@@ -2092,12 +2112,12 @@ loop_96:
 	WORD    $0x4f831945 // fmla v5.4s, v10.4s, v3.s[2]
 	ADD     $64, R9, R9
 	SUBS    $4, R8, R8
-	BNE     loop_96
+	BNE     loop_97
 	ADD     R7, R6, R11
 	ADD     R7, R1, R10
 	SUB     R7>>2, R23, R12
 	CMP     $8, R12
-	BLT     some_97
+	BLT     some_98
 	VLD1.P  32(R11), [V6.S4, V7.S4]
 	MOVD    R10, R13
 	VLD1    (R13), [V8.S4, V9.S4]
@@ -2106,10 +2126,10 @@ loop_96:
 	VST1    [V8.S4, V9.S4], (R13)
 	ADD     R25, R13, R13
 	ADD     $32, R10, R10
-	JMP     finished_98
+	JMP     finished_99
 
-some_97:
-	TBZ    $2, R12, skip_99
+some_98:
+	TBZ    $2, R12, skip_100
 	VLD1.P 16(R11), [V3.S4]
 	MOVD   R10, R13
 	VLD1   (R13), [V6.S4]
@@ -2119,8 +2139,8 @@ some_97:
 	ADD    $16, R10, R10
 	VMOV   V5.B16, V4.B16
 
-skip_99:
-	TBZ    $1, R12, skip_100
+skip_100:
+	TBZ    $1, R12, skip_101
 	VLD1.P 8(R11), [V3.S2]
 	MOVD   R10, R13
 	VLD1   (R13), [V6.S2]
@@ -2130,8 +2150,8 @@ skip_99:
 	ADD    $8, R10, R10
 	VEXT   $8, V4.B16, V4.B16, V4.B16
 
-skip_100:
-	TBZ     $0, R12, skip_101
+skip_101:
+	TBZ     $0, R12, skip_102
 	FMOVS.P 4(R11), F3
 	MOVD    R10, R13
 	FMOVS   (R13), F6
@@ -2140,33 +2160,33 @@ skip_100:
 	ADD     R25, R13, R13
 	ADD     $4, R10, R10
 
-skip_101:
+skip_102:
 
-finished_98:
+finished_99:
 	ADD $32, R7, R7
 	CMP R7>>2, R23
-	BLE other_94
+	BLE other_95
 	CMP $64, R7
-	BLT half_93
+	BLT half_94
 
-other_94:
+other_95:
 	MOVD R4, R3
 	CMP  R5, R3
-	BNE  same_95
+	BNE  same_96
 	ADD  $64, R6, R6
-	MOVD step+152(FP), R12
+	MOVD step+160(FP), R12
 	ADD  R12, R5, R5
 
-same_95:
-	MOVD k+144(FP), R12
+same_96:
+	MOVD k+152(FP), R12
 	CMP  R12, R3
-	BLT  piece_92
+	BLT  piece_93
 	ADD  R24, R0, R0
 	ADD  R25, R1, R1
 	SUB  $1, R2, R2
-	JMP  rows_11
+	JMP  rows_12
 
-end_12:
+end_13:
 	MOVD ldc+88(FP), R12
 	ADD  R12, R21, R21
 	MOVD lds+120(FP), R12
@@ -2174,5 +2194,5 @@ end_12:
 	SUBS $16, R23, R23
 	BGT  panel_1
 
-done_2:
+done_3:
 	RET

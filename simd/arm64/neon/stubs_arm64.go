@@ -77,10 +77,10 @@ func PartFoldSet(y []float32, ldy int, x []float32, ldx int, b []float32, ldb in
 func PartFoldAdd(y []float32, ldy int, x []float32, ldx int, b []float32, ldb int, scale []float32, lds, m, n, k int)
 
 //go:noescape
-func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)
+func GemmE4M3(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, bypass int)
 
 //go:noescape
-func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step, bypass int)
+func GemmE4M3Half(y []float32, ldy int, x []float32, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step, bypass int)
 
 //go:noescape
 func SoftmaxTile(s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) bool
@@ -140,7 +140,7 @@ func PairFoldSet(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int
 func PairFoldAdd(y []float32, ldy int, x []float32, ldx int, b []uint16, ldb int, scale []float32, lds, m, n, k int)
 
 //go:noescape
-func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
+func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step int)
 
 //go:noescape
 func CopyRows(dst []float32, ldd int, src []float32, lds, rows, cols, bypass int)

@@ -17,7 +17,7 @@ func PairScale(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb int, s
 func PairScaleRows(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb int, rows []float32, ldr int, scale []float32, m, n, k int)
 
 //go:noescape
-func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k, step int)
+func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step int)
 
 //go:noescape
 func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)

@@ -13,10 +13,11 @@ type answer struct {
 	lse       []float32
 	maxLogits []float32
 
-	shape   checkpoint.Shape // of output
-	perHead checkpoint.Shape // of lse and maxLogits
-	tol     tolerances
-	lseTol  tolerance
+	shape       checkpoint.Shape // of output
+	perHead     checkpoint.Shape // of lse and maxLogits
+	tol         tolerances
+	lseTol      tolerance
+	maxLogitTol tolerance
 
 	arithmetic mla.Arithmetic
 }
@@ -33,6 +34,7 @@ func (r *reader) answer(output, perHead []dim) answer {
 	}
 	if a.lse != nil || a.maxLogits != nil {
 		a.lseTol = r.named("lse")
+		a.maxLogitTol = a.lseTol
 	}
 	return a
 }
@@ -69,7 +71,7 @@ func (a *answer) judge(dtype checkpoint.DType, run attend) (outcome, error) {
 		o.compareLSE(check{what: "lse", shape: a.perHead, tol: a.lseTol}, lse, a.lse)
 	}
 	if a.maxLogits != nil {
-		o.add(check{what: "max_logits", shape: a.perHead, tol: a.lseTol}.compare(maxLogits, a.maxLogits))
+		o.add(check{what: "max_logits", shape: a.perHead, tol: a.maxLogitTol}.compare(maxLogits, a.maxLogits))
 	}
 	if dtype == checkpoint.F32 || a.tol.f32 == nil {
 		return o, nil

@@ -47,34 +47,53 @@ func TestReplayBF16(t *testing.T) {
 	assert.Contains(t, stderr, `"f16"`)
 }
 
-// The tolerances of the second arithmetic go by the size of the output, and let no larger error
-// pass, nor another place of an infinity.
+// The tolerances of the second arithmetic go by the size of the output and by what is rounded, and
+// let no larger error pass, nor another place of an infinity.
 func TestToleranceBF16(t *testing.T) {
-	a := answer{
-		output: []float32{2, -0.5, 0, 1}, lse: []float32{3, float32(math.Inf(1))},
-		shape: checkpoint.Shape{4}, perHead: checkpoint.Shape{2},
-		tol: tolerances{out: tolerance{1e-9, 1e-9, 1e-9}, f32: &tolerance{1e-9, 1e-9, 1e-9}}, lseTol: tolerance{abs: 1e-9},
-	}
-	a.in(mla.BF16, flashDense, roundingsMore)
-	judged := func(out, lse []float32) outcome {
-		o, err := a.judge(checkpoint.F32, func(to mla.Rows, l, _ []float32) error {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	output, lse := []float32{2, -0.5, 0, 1}, []float32{3, inf}
+	faults := func(more allowance, out, ends []float32) string {
+		a := answer{
+			output: output, lse: lse, maxLogits: []float32{2.5, -inf},
+			shape: checkpoint.Shape{4}, perHead: checkpoint.Shape{2},
+			tol:    tolerances{out: tolerance{1e-9, 1e-9, 1e-9}, f32: &tolerance{1e-9, 1e-9, 1e-9}},
+			lseTol: tolerance{abs: 1e-9}, maxLogitTol: tolerance{abs: 1e-9},
+		}
+		a.in(mla.BF16, flashDense, more)
+		o, err := a.judge(checkpoint.F32, func(to mla.Rows, l, m []float32) error {
 			to.Narrow(0, out)
-			copy(l, lse)
+			copy(l, ends)
+			m[0], m[1] = ends[0]-0.5, -inf
 			return nil
 		})
 		require.NoError(t, err)
 		assert.Equal(t, mla.BF16, o.arithmetic)
-		return o
+		return strings.Join(o.faults, "; ")
 	}
-	assert.Empty(t, judged([]float32{2.003, -0.501, 0.003, 1.002}, []float32{3.5, float32(math.Inf(1))}).faults)
-	assert.Empty(t, judged([]float32{2, -0.5, 0.009, 1}, a.lse).faults, "0 by the size of the others")
-	wrong := func(what string, out, lse []float32) {
-		t.Helper()
-		assert.Contains(t, strings.Join(judged(out, lse).faults, "; "), what)
+	for _, more := range []allowance{asPublished, roundedInputs, withProducts} {
+		assert.Empty(t, faults(more, []float32{2.003, -0.501, 0.003, 1.002}, lse))
 	}
-	wrong("output in F32[2]", []float32{2, -0.5, 0.04, 1}, a.lse)
-	wrong("output in F32[0]", []float32{2.1, -0.5, 0, 1}, a.lse)
-	wrong("cosine", []float32{2.02, -0.52, 0.02, 0.98}, a.lse)
-	wrong("lse[1]", a.output, []float32{3, 3})
-	wrong("lse[0]", a.output, []float32{float32(math.NaN()), float32(math.Inf(1))})
+	assert.Empty(t, faults(roundedInputs, []float32{2, -0.5, 0.009, 1}, lse), "0 by the size of the others")
+	assert.Empty(t, faults(roundedInputs, output, []float32{3.015, inf}))
+	for _, wrong := range []struct {
+		more      allowance
+		out, ends []float32
+		fault     string
+	}{
+		{asPublished, []float32{2, -0.5, 0.009, 1}, lse, "output in F32[2]"},
+		{roundedInputs, []float32{2, -0.5, 0.011, 1}, lse, "output in F32[2]"},
+		{withProducts, []float32{2, -0.5, 0.022, 1}, lse, "output in F32[2]"},
+		{withProducts, []float32{2.04, -0.5, 0, 1}, lse, "output in F32[0]"},
+		{asPublished, []float32{2.01, -0.5, 0, 1}, lse, "cosine"},
+		{withProducts, []float32{2.02, -0.505, 0.008, 1.008}, lse, "cosine"},
+		{asPublished, output, []float32{3.0005, inf}, "max_logits[0]"},
+		{asPublished, output, []float32{3.0025, inf}, "lse[0]"},
+		{roundedInputs, output, []float32{3.02, inf}, "lse[0]"},
+		{withProducts, output, []float32{2.97, inf}, "lse[0]"},
+		{withCodes, output, []float32{3, 3}, "lse[1]"},
+		{withCodes, output, []float32{nan, inf}, "lse[0]"},
+		{withCodes, []float32{2, -0.5, nan, 1}, lse, "output in F32[2]"},
+	} {
+		assert.Contains(t, faults(wrong.more, wrong.out, wrong.ends), wrong.fault, "%v %v %v", wrong.more, wrong.out, wrong.ends)
+	}
 }

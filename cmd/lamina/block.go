@@ -128,7 +128,7 @@ func (c *blockCase) run(ctx context.Context, p *player) (outcome, error) {
 		return outcome{}, err
 	}
 	a := answer{output: c.output, tol: c.tol}
-	a.in(p.arithmetic, flashDense, blockMore)
+	a.in(p.arithmetic, flashDense, withProjections)
 	s := stepper{blockCase: c, ctx: ctx, block: block, freqs: freqs, form: mla.FormAuto}
 	if p.form != "" {
 		s.form, _ = parseForm(p.form)

@@ -77,7 +77,7 @@ func parseReplay(fs *flags, args []string) (o options, paths []string, err error
 	fs.IntVar(&o.threads, "threads", 0, "number of `workers`; 0: one per CPU")
 	fs.IntVar(&o.page, "page", 0, "`tokens` of a page of the first cache, which is laid out anew; a second one (extra.blocks) stays\nas it is; 0: as the file has them")
 	fs.StringVar(&o.form, "form", "", "force a `form` on dense layer calls: auto, decode or prefill (default: as the file says);\nnot on index lists and act_quant = dynamic, whose answers are of one form")
-	fs.Func("arithmetic", "`f32` or bf16, of attention and products (default f32); for bf16 the tolerances of the file give way to\nthose that FlashMLA publishes, by the size of the output, twice as wide and for blocks four times, and of lse and max_logits\nonly infinities and NaN are judged (docs/arithmetic.md)", func(s string) (err error) {
+	fs.Func("arithmetic", "`f32` or bf16, of attention and products (default f32); for bf16 the tolerances of the file give way to\nthose that FlashMLA publishes, by the size of the output and wider where more is rounded than there (docs/arithmetic.md)", func(s string) (err error) {
 		o.arithmetic, err = mla.ParseArithmetic(s)
 		return err
 	})
@@ -220,9 +220,9 @@ func (p *player) runCase(ctx context.Context, path string, r *reader) (outcome, 
 			return outcome{}, err
 		}
 		g.cfg.Arithmetic = p.arithmetic
-		more := float64(roundingsMore)
+		more := withProducts
 		if g.dynamic() {
-			more = quantisedMore
+			more = withCodes
 		}
 		g.want.in(p.arithmetic, flashDense, more)
 		return g.run(ctx, p.pool, p.options)
@@ -242,7 +242,7 @@ func (p *player) runCase(ctx context.Context, path string, r *reader) (outcome, 
 		if op == "sparse_prefill" {
 			flash = flashSparsePrefill
 		}
-		c.want.in(p.arithmetic, flash, roundingsMore)
+		c.want.in(p.arithmetic, flash, c.allowance())
 		return c.run(ctx, p.pool, p.options)
 	case "block":
 		c, err := readBlock(r, path)

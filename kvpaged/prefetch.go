@@ -43,8 +43,10 @@ func (v *PoolView) Prefetch(rows []int32) {
 
 // prefetch asks for n rows of a page.
 func (c *Cache) prefetch(page int32, layer, slot, n int) {
-	simd.Prefetch(c.rowsAt(page, layer, slot, n))
+	ask(c.rowsAt(page, layer, slot, n))
 	if c.geo.scales.token > 0 {
-		simd.Prefetch(c.scalesAt(page, layer, slot, n))
+		ask(c.scalesAt(page, layer, slot, n))
 	}
 }
+
+func ask(x []byte) { simd.Prefetch(x, 0, len(x), 1) }

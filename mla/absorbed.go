@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -84,12 +83,44 @@ type result struct {
 }
 
 // start empties n rows.
-func (r result) start(n, ldo int) result {
+func (r result) start(n, ldo int, a Arithmetic) result {
 	r.m, r.l, r.o = r.m[:n], r.l[:n], r.o[:n*ldo]
 	fill(r.m, negInf)
 	clear(r.l)
-	clear(r.o)
+	if a != BF16 { // whose tiles begin the values of a row with its first keys
+		clear(r.o)
+	}
 	return r
+}
+
+// bypasses reports an output that is written past the caches.
+func bypasses(out Rows) bool {
+	size := 2
+	if out.F32() != nil {
+		size = 4
+	}
+	return size*out.Len() >= bypassBytes
+}
+
+// finish divides n rows of r, ldo apart, by their sums and writes them to out from
+// element at on, rows of cols values that are ldout apart.
+func (r result) finish(out Rows, at, ldout, ldo int, sink, lse, top []float32, n, cols int) {
+	bypass := 0
+	if bypasses(out) {
+		bypass = 1
+	}
+	if x := out.F32(); x != nil {
+		simd.FinishRows(x[at:], ldout, r.o, ldo, r.m, r.l, sink, lse, top, n, cols, bypass)
+		return
+	}
+	if x := out.BF16(); x != nil {
+		simd.FinishRowsBF16(x[at:], ldout, r.o, ldo, r.m, r.l, sink, lse, top, n, cols, bypass)
+		return
+	}
+	simd.FinishRows(r.o, ldo, r.o, ldo, r.m, r.l, sink, lse, top, n, cols, 0)
+	for i := range n {
+		out.Narrow(at+i*ldout, r.o[i*ldo:][:cols])
+	}
 }
 
 // running is the running values of the wave's rows from row on.
@@ -445,7 +476,7 @@ func (q *attendStage) Do(worker, unit int) error {
 	if unit == b.unit0 {
 		res = a.running(b.row0)
 	}
-	res = res.start(b.rows, a.ldo)
+	res = res.start(b.rows, a.ldo, p.cfg.Arithmetic)
 	if p.call.sparse {
 		p.attendSparse(&p.scratch[worker], b, unit-b.unit0, res)
 	} else {
@@ -601,16 +632,10 @@ func (p *Plan) finishRows(s *scratch, b *block, from, to int) {
 		lse, top = s.lse[:n], s.top[:n]
 	}
 	run := a.running(b.row0 + from)
-	out, ldout := run.o, a.ldo
-	direct := p.call.coreOnly() && p.call.out.Kind() == fp8.ElemF32
-	if direct {
-		out, ldout = p.call.out.F32()[at*c.Latent:], c.Latent
-	}
-	simd.FinishRows(out, ldout, run.o, a.ldo, run.m, run.l, sink, lse, top, n, c.Latent, 0)
-	if p.call.coreOnly() && !direct {
-		for j := range n {
-			p.call.out.Narrow((at+j)*c.Latent, out[j*ldout:][:c.Latent])
-		}
+	if p.call.coreOnly() {
+		run.finish(p.call.out, at*c.Latent, c.Latent, a.ldo, sink, lse, top, n, c.Latent)
+	} else {
+		simd.FinishRows(run.o, a.ldo, run.o, a.ldo, run.m, run.l, sink, lse, top, n, c.Latent, 0)
 	}
 	if p.call.byHead {
 		p.writeByHead(p.call.LSE, lse, at)

@@ -256,9 +256,7 @@ func (q *expandedStage) Do(worker, item int) error {
 		if part := int32(t0 / partitionKeys); part != e.part[item] {
 			e.foldPartition(c, item, at, rows)
 			e.part[item] = part
-			fill(m, negInf)
-			clear(l)
-			clear(o)
+			result{m: m, l: l, o: o}.start(rows, e.ldv, c.Arithmetic)
 		}
 		t := tile{
 			rows: rows, k: d, cols: c.V, ldx: e.ldk, ldv: e.ldv, q: s.q, pq: s.pairQ,
@@ -322,10 +320,10 @@ func (p *Plan) finishQueries(s *scratch, head, tok, at, rows int) {
 		fill(sink, p.call.Sink[head])
 	}
 	lse, top := s.lse[:rows], s.top[:rows]
-	simd.FinishRows(s.fin, c.V, e.bigO[at*e.ldv:], e.ldv, e.bigM[at:], e.bigL[at:], sink, lse, top, rows, c.V, 0)
+	run := result{o: e.bigO[at*e.ldv:], m: e.bigM[at:], l: e.bigL[at:]}
+	run.finish(p.call.out, (tok*c.Heads+head)*c.V, c.Heads*c.V, e.ldv, sink, lse, top, rows, c.V)
 	for i := range rows {
 		row := (tok+i)*c.Heads + head
-		p.call.out.Narrow(row*c.V, s.fin[i*c.V:(i+1)*c.V])
 		if p.call.LSE != nil {
 			p.call.LSE[row] = lse[i]
 		}

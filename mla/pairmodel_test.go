@@ -144,6 +144,40 @@ func lots(r *rand.Rand, n int) []float32 {
 	return x
 }
 
+// blind gives some queries a last term that hides, with scores of -Inf, all keys whose last term closeKeys has made negative;
+// the others do not look at that term.
+func blind(q []float32, width int, scale float64) {
+	for row := range len(q) / width {
+		q[(row+1)*width-1] = [...]float32{0, float32(math.Copysign(3e38, scale)), 0}[row%3]
+	}
+}
+
+// closeKeys closes rows, those of a key one after the other, but for some of the keys from a certain one on: rows of
+// attention that blind has made begin there.
+func closeKeys(rows []float32, width, heads, from int) {
+	for i := range len(rows) / width {
+		key := i / heads
+		rows[(i+1)*width-1] = -30
+		if key >= from && key%5 == 0 {
+			rows[(i+1)*width-1] = 0
+		}
+	}
+}
+
+// closedTo is where blind rows may begin in a sequence of n keys: in its second tile or its second partition.
+func closedTo(n int) int {
+	if n > 520 {
+		return 520
+	}
+	return 64
+}
+
+// requireBlind demands that some rows saw nothing.
+func requireBlind(t *testing.T, want answer) {
+	t.Helper()
+	require.True(t, slices.Contains(want.lse, float32(math.Inf(1))), "no row is blind")
+}
+
 // windows are masks whose borders fall into pairs.
 var windows = []mla.Mask{
 	{Kind: mla.MaskCausal}, {Kind: mla.MaskNull},
@@ -216,7 +250,9 @@ func pairDecode(t *testing.T, format kvpaged.Format, latent, rope int, mask mla.
 		}
 		s, err := cache.Adopt(table, 0, n)
 		require.NoError(t, err)
-		require.NoError(t, s.WriteRows(0, 0, lots(r, n*width)))
+		written := lots(r, n*width)
+		closeKeys(written, width, 1, closedTo(n))
+		require.NoError(t, s.WriteRows(0, 0, written))
 		require.NoError(t, s.Commit(n))
 		rows[i] = make([]float32, n*width)
 		require.NoError(t, s.ReadRows(rows[i], 0, 0, n))
@@ -234,6 +270,7 @@ func pairDecode(t *testing.T, format kvpaged.Format, latent, rope int, mask mla.
 		b.Seqs, b.Offsets = append(b.Seqs, s), append(b.Offsets, uint32(tokens))
 	}
 	q := lots(r, tokens*heads*width)
+	blind(q, width, scale)
 	b.LSE, b.MaxLogit = make([]float32, tokens*heads), make([]float32, tokens*heads)
 
 	var want answer
@@ -255,13 +292,17 @@ func pairDecode(t *testing.T, format kvpaged.Format, latent, rope int, mask mla.
 			}
 		}
 	}
+	requireBlind(t, want)
 	for _, workers := range []int{1, 3} {
 		pool := mla.NewPool(workers)
 		core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: latent, Scale: scale, Mask: mask, Arithmetic: mla.BF16},
 			mla.Limits{Tokens: tokens, Seqs: len(cached), Context: 700}, pool)
 		require.NoError(t, err)
-		for range 2 { // the second call on a workspace that has been used
+		for _, poison := range []bool{true, false} { // the second call on what the first has left
 			out := make([]float32, len(want.out))
+			if poison {
+				core.Poison()
+			}
 			require.NoError(t, core.Decode(context.Background(), mla.RowsF32(out), mla.RowsF32(q), b))
 			sameBits(t, want, answer{out, b.LSE, b.MaxLogit}, fmt.Sprintf("%d workers", workers))
 		}
@@ -278,12 +319,15 @@ func TestPairLists(t *testing.T) {
 	for i, c := range []struct {
 		b, s, h, topk, xtopk int
 		fold, negative       bool
+		none                 int // so many entries are none for the last token, or sequence
 		format, xformat      kvpaged.Format
 	}{
 		{b: 2, s: 1, h: 3, topk: 70, xtopk: 9, format: kvpaged.BF16, xformat: kvpaged.F32},
 		{b: 1, s: 2, h: 40, topk: 601, xtopk: 65, format: kvpaged.F32, xformat: kvpaged.BF16},
 		{b: 2, s: 3, h: 5, topk: 131, fold: true, format: kvpaged.FP8Token, xformat: kvpaged.F16},
 		{b: 1, s: 2, h: 2, topk: 64, xtopk: 1, negative: true, format: kvpaged.F16, xformat: kvpaged.FP8Unit},
+		{b: 2, s: 1, h: 3, topk: 70, xtopk: 9, none: 70, format: kvpaged.BF16, xformat: kvpaged.BF16},
+		{b: 2, s: 3, h: 5, topk: 560, fold: true, none: 515, format: kvpaged.F16, xformat: kvpaged.F16},
 		{b: 1, s: 1, h: 1, topk: 0, xtopk: 3, format: kvpaged.BF16, xformat: kvpaged.BF16},
 	} {
 		scale := float32(scale)
@@ -291,19 +335,28 @@ func TestPairLists(t *testing.T) {
 			scale = -scale
 		}
 		tokens := c.b * c.s
-		cache, rows := filled(t, lots(r, n*width), width, 9, c.format)
-		second, xrows := filled(t, lots(r, nx*width), width, 64, c.xformat)
+		written, more := lots(r, n*width), lots(r, nx*width)
+		closeKeys(written, width, 1, n/2) // half of a list, which is in no order
+		closeKeys(more, width, 1, nx/2)
+		cache, rows := filled(t, written, width, 9, c.format)
+		second, xrows := filled(t, more, width, 64, c.xformat)
 		a := mla.SparseDecodeArgs{Seqs: c.b, Tokens: c.s, Cache: cache, Stride: c.topk, FoldShared: c.fold, Sink: floats(r, c.h, 1),
 			Extra: &mla.Extra{Cache: second, Stride: c.xtopk}, LSE: make([]float32, tokens*c.h), MaxLogit: make([]float32, tokens*c.h)}
 		q := lots(r, tokens*c.h*width)
+		blind(q, width, float64(scale))
 		want := answer{lse: make([]float32, tokens*c.h), top: make([]float32, tokens*c.h)}
 		for tok := range tokens {
 			if c.fold && tok%c.s != 0 {
 				a.Indices = append(a.Indices, a.Indices[len(a.Indices)-c.topk:]...)
 				a.Extra.Indices = append(a.Extra.Indices, a.Extra.Indices[len(a.Extra.Indices)-c.xtopk:]...)
 			} else {
-				a.Indices = append(a.Indices, holed(r, c.topk, n)...)
-				a.Extra.Indices = append(a.Extra.Indices, holed(r, c.xtopk, nx)...)
+				list, extra := holed(r, c.topk, n), holed(r, c.xtopk, nx)
+				if tok/c.s == c.b-1 && c.none > 0 {
+					copy(list, slices.Repeat([]int32{-1}, c.none))
+					copy(extra, slices.Repeat([]int32{-1}, c.none))
+				}
+				a.Indices = append(a.Indices, list...)
+				a.Extra.Indices = append(a.Extra.Indices, extra...)
 			}
 			lists := [][]place{
 				placesOf(a.Indices[tok*c.topk:][:c.topk], rows, width),
@@ -322,6 +375,7 @@ func TestPairLists(t *testing.T) {
 				mla.Limits{Tokens: tokens, Seqs: c.b, Context: 1}, pool)
 			require.NoError(t, err)
 			out := make([]float32, len(want.out))
+			core.Poison()
 			require.NoError(t, core.SparseDecode(context.Background(), mla.RowsF32(out), mla.RowsF32(q), &a))
 			sameBits(t, want, answer{out, a.LSE, a.MaxLogit}, fmt.Sprintf("case %d, %d workers", i, workers))
 			if workers == 1 {
@@ -339,6 +393,7 @@ func TestPairLists(t *testing.T) {
 				}
 				kv := rounded(kind, append([]float32(nil), rows...))
 				p := mla.SparsePrefillArgs{Indices: a.Indices, Stride: c.topk, Sink: a.Sink}
+				core.Poison()
 				require.NoError(t, core.SparsePrefill(context.Background(), mla.RowsF32(out), mla.RowsF32(q), rowsOf(kind, kv), &p))
 				for tok := range tokens {
 					list := placesOf(a.Indices[tok*c.topk:][:c.topk], kv, width)
@@ -387,13 +442,19 @@ func placesOf(list []int32, rows []float32, width int) []place {
 func TestPairLogicalLists(t *testing.T) {
 	const width, dv, heads, n, s, scale = 24, 24, 20, 90, 4, -0.4
 	r := rand.New(rand.NewPCG(6, 1))
-	cache, rows := filled(t, lots(r, n*width), width, 7, kvpaged.BF16)
+	written := lots(r, n*width)
+	closeKeys(written, width, 1, n)
+	cache, rows := filled(t, written, width, 7, kvpaged.BF16)
 	seq := cacheSeq(t, cache, n)
 	list := holed(r, 66, n)
 	for i := range 12 {
 		list[r.IntN(len(list))] = int32(n - 1 - i%s)
 	}
+	for i := range 64 { // a tile of which all tokens but the last see nothing, before the others
+		list = slices.Insert(list, i, int32(n-1))
+	}
 	q := lots(r, s*heads*width)
+	blind(q, width, scale)
 	sp := &mla.Sparse{Logical: true, Stride: len(list)}
 	b := mla.Batch{Cache: cache, Seqs: []*kvpaged.Seq{seq}, Offsets: []uint32{0, s}, Sparse: sp,
 		LSE: make([]float32, s*heads), MaxLogit: make([]float32, s*heads)}
@@ -411,12 +472,14 @@ func TestPairLogicalLists(t *testing.T) {
 			want.out, want.lse, want.top = append(want.out, out...), append(want.lse, lse), append(want.top, top)
 		}
 	}
+	requireBlind(t, want)
 	core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Arithmetic: mla.BF16}, mla.Limits{Tokens: s, Seqs: 1, Context: n}, nil)
 	require.NoError(t, err)
 	defer core.Close()
 	for _, fold := range []bool{false, true} {
 		sp.FoldShared = fold
 		out := make([]float32, len(want.out))
+		core.Poison()
 		require.NoError(t, core.Decode(context.Background(), mla.RowsF32(out), mla.RowsF32(q), b))
 		sameBits(t, want, answer{out, b.LSE, b.MaxLogit}, fmt.Sprintf("fold shared: %v", fold))
 	}
@@ -453,6 +516,10 @@ func pairPrefill(t *testing.T, mask mla.Mask, kind string, seed uint64) {
 	queries, keys := []int{70, 5, 1}, []int{141, 5, 90}
 	offsets, ends := []uint32{0, 70, 75, 76}, []uint32{0, 141, 146, 236}
 	q, k, v := lots(r, 76*heads*width), rounded(kind, lots(r, 236*heads*width)), rounded(kind, lots(r, 236*heads*dv))
+	blind(q, width, scale)
+	for b, n := range keys {
+		closeKeys(k[int(ends[b])*heads*width:][:n*heads*width], width, heads, 64)
+	}
 	a := &mla.PrefillArgs{Offsets: offsets, Keys: ends, LSE: make([]float32, 76*heads), MaxLogit: make([]float32, 76*heads), Sink: floats(r, heads, 1)}
 	var want answer
 	for b := range queries {
@@ -482,6 +549,7 @@ func pairPrefill(t *testing.T, mask mla.Mask, kind string, seed uint64) {
 			}
 		}
 	}
+	requireBlind(t, want)
 	for _, workers := range []int{1, 3} {
 		pool := mla.NewPool(workers)
 		core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Mask: mask, Arithmetic: mla.BF16},
@@ -489,7 +557,10 @@ func pairPrefill(t *testing.T, mask mla.Mask, kind string, seed uint64) {
 		require.NoError(t, err)
 		out, rows := make([]float32, len(want.out)), [2]mla.Rows{rowsOf(kind, k), rowsOf(kind, v)}
 		run := func() error { return core.Prefill(nil, mla.RowsF32(out), mla.RowsF32(q), rows[0], rows[1], a) }
-		for range 2 {
+		for _, poison := range []bool{true, false} {
+			if poison {
+				core.Poison()
+			}
 			require.NoError(t, run())
 			sameBits(t, want, answer{out, a.LSE, a.MaxLogit}, fmt.Sprintf("%d workers", workers))
 		}
@@ -506,24 +577,32 @@ func pairPrefill(t *testing.T, mask mla.Mask, kind string, seed uint64) {
 // TestPairPrefillBlocks has blocks of all sizes, of which more workers take smaller ones: the smallest are those that
 // TestPairPrefill holds to the model. A block of the largest goes over several partitions, and sees nothing of some tiles.
 func TestPairPrefillBlocks(t *testing.T) {
-	const heads, width, dv, scale = 4, 6, 5, 0.3
-	offsets, ends := []uint32{0, 530, 540}, []uint32{0, 661, 700}
+	const heads, width, dv, tokens, scale = 5, 6, 5, 460, 0.3
+	offsets, ends := []uint32{0, 450, 460}, []uint32{0, 661, 700} // blocks of 256 and 194, and of 10
 	for i, mask := range windows {
 		t.Run(mask.String(), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(i), 5))
-			q := mla.RowsF32(lots(r, 540*heads*width))
-			k, v := rowsOf("bf16", lots(r, 700*heads*width)), rowsOf("bf16", lots(r, 700*heads*dv))
+			queries, rows := lots(r, tokens*heads*width), lots(r, 700*heads*width)
+			blind(queries, width, scale)
+			closeKeys(rows, width, heads, 520)
+			closeKeys(rows[661*heads*width:], width, heads, 39)
+			q, k, v := mla.RowsF32(queries), rowsOf("bf16", rows), rowsOf("bf16", lots(r, 700*heads*dv))
 			var want answer
-			for _, workers := range []int{9, 4, 2, 1} { // blocks of 64, 128, 256, 512
+			for _, workers := range []int{9, 4, 2, 1} { // blocks of 64, 128, 256, 256
 				pool := mla.NewPool(workers)
 				core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Mask: mask, Arithmetic: mla.BF16},
-					mla.Limits{Tokens: 540, Seqs: 2, Context: 700}, pool)
+					mla.Limits{Tokens: tokens, Seqs: 2, Context: 700}, pool)
 				require.NoError(t, err)
-				a := &mla.PrefillArgs{Offsets: offsets, Keys: ends, LSE: make([]float32, 540*heads), MaxLogit: make([]float32, 540*heads)}
-				got := answer{make([]float32, 540*heads*dv), a.LSE, a.MaxLogit}
-				for range 2 {
+				a := &mla.PrefillArgs{Offsets: offsets, Keys: ends, LSE: make([]float32, tokens*heads), MaxLogit: make([]float32, tokens*heads)}
+				got := answer{make([]float32, tokens*heads*dv), a.LSE, a.MaxLogit}
+				for _, poison := range []bool{true, false} {
+					if poison {
+						core.Poison()
+					}
 					require.NoError(t, core.Prefill(nil, mla.RowsF32(got.out), q, k, v, a))
 					if want.out == nil {
+						requireBlind(t, got)
+						require.False(t, slices.ContainsFunc(got.out, isNaN), "NaN of the workspace")
 						want = answer{slices.Clone(got.out), slices.Clone(got.lse), slices.Clone(got.top)}
 					}
 					sameBits(t, want, got, fmt.Sprintf("%d workers", workers))
@@ -569,6 +648,7 @@ func TestPairQueries(t *testing.T) {
 			var got [2]answer
 			for i, q := range []mla.Rows{mla.RowsF32(wide), mla.RowsBF16(halves)} {
 				out, a := make([]float32, tokens*heads*dv), &mla.PrefillArgs{LSE: make([]float32, tokens*heads), MaxLogit: make([]float32, tokens*heads)}
+				core.Poison()
 				require.NoError(t, core.Prefill(nil, mla.RowsF32(out), q, k, v, a))
 				got[i] = answer{out, a.LSE, a.MaxLogit}
 			}
@@ -594,8 +674,22 @@ func pairExpanded(t *testing.T, mask mla.Mask, seed uint64) {
 	w := small()
 	w.cfg = mla.Config{Heads: heads, Nope: latent, Rope: rope, V: latent, Latent: latent, Scale: 0.2, Mask: mask, Arithmetic: mla.BF16}
 	w.seed, w.unread, w.weight, w.format = seed, true, weightKind{elem: fp8.ElemF32}, kvpaged.BF16
-	w.cached, w.fresh, w.page = []int{0, 101, 66}, []int{90, 33, 1}, 8
+	w.cached, w.fresh, w.page = []int{0, 101, 66, 560}, []int{90, 33, 1, 40}, 8
 	m := w.make(t)
+	// In the first sequence the first terms of the latent row hide keys, as the last does elsewhere: some and all.
+	for tok := range w.fresh[0] {
+		m.kvs[tok*w.width()], m.kvs[tok*w.width()+1] = -30, -30
+		if tok >= 64 && tok%5 == 0 {
+			m.kvs[tok*w.width()] = 0
+		}
+		for h := range heads {
+			q := m.q[(tok*heads+h)*(latent+rope):]
+			q[0], q[1] = 0, 0
+			if tok%3 == 1 {
+				q[h] = 3e38
+			}
+		}
+	}
 	ones := make([]float32, heads*2*latent*latent)
 	for i := range heads * 2 * latent {
 		ones[i*latent+i%latent] = 1
@@ -609,14 +703,16 @@ func pairExpanded(t *testing.T, mask mla.Mask, seed uint64) {
 	one.layer_ = layer
 	var want answer
 	for _, buffer := range []int{1000, 1, 7, 64, 65, 77} {
-		p, err := layer.Plan(mla.Limits{Tokens: m.tokens, Seqs: 3, Context: m.longest(), Buffer: buffer}, nil)
+		p, err := layer.Plan(mla.Limits{Tokens: m.tokens, Seqs: len(m.seqs), Context: m.longest(), Buffer: buffer}, nil)
 		require.NoError(t, err)
+		p.Poison()
 		got := one.forward(t, p, mla.FormExpanded)
 		require.NoError(t, p.Close())
 		if want.out == nil { // the cache has the new rows now
 			for b := range m.seqs {
 				want = one.expandedModel(t, want, b)
 			}
+			requireBlind(t, want)
 		}
 		sameBits(t, want, got, fmt.Sprintf("buffer of %d rows", buffer))
 	}

@@ -24,9 +24,9 @@ const (
 	maxBlockRows  = 128      // (token, head) rows that share one widened tile, absorbed
 	minBlockRows  = 32       // what maxBlockRows shrinks to when workers would idle
 	tileRows      = 4        // what widening a tile costs, in rows of its products
-	bypassFloats  = 1 << 22  // an output of so many values is written past the caches
+	bypassBytes   = 16 << 20 // an output of so many bytes is written past the caches
 	queryRows     = 64       // query tokens of one head that share expanded keys
-	pairQueryRows = 512      // the same in Core.Prefill, where keys are laid in pairs for them
+	pairQueryRows = 256      // the same in Core.Prefill, where keys are laid in pairs for them
 	pairTileRows  = 128      // of which so many share a tile's scores
 	gatherTokens  = tileKeys // tokens of one product with per-head weights
 	storeTokens   = 8        // tokens normed, roped and stored by one item
@@ -176,7 +176,6 @@ type scratch struct {
 	ys    []float32 // [gatherTokens][max(R,V)] products
 	q     []float32 // [queryRows/Lanes][N+P][Lanes] packed queries of one head
 	qrow  []float32 // [queryRows][N+P] the same before packing; of Core.Prefill [prefillRows][stride(d_qk)]
-	fin   []float32 // [queryRows][V] finished outputs of one head
 
 	alpha, lse, top, sink []float32  // per row
 	lo, hi, rowLo, rowHi  []int32    // visible keys per row: in the tile, in the sequence
@@ -309,7 +308,6 @@ func (p *Plan) cut(c *cutter) {
 			s.q = c.cut(rows * d)
 			s.act.lifted = c.cut(tileKeys * stride(max(cfg.Nope, cfg.Latent)))
 		}
-		s.fin = c.cut(queryRows * cfg.V)
 		for _, f := range []*[]float32{&s.alpha, &s.lse, &s.top, &s.sink} {
 			*f = c.cut(max(rowsCap, rows))
 		}

@@ -207,13 +207,17 @@ func (e *prefill) checkOverlaps() error {
 	return nil
 }
 
-// prefillStage attends with one block of queries of one head over all its keys:
-// item = head*blocks + block.
-type prefillStage Plan
+// queryBlock is some queries of one head.
+type queryBlock struct {
+	head, seq int
+	tok, rows int // in the call
+	left      int // queries of the sequence behind them
+	pos, keys int // position of the first query, and the keys of its sequence
+	key0      int // the first of these in the call
+}
 
-func (z *prefillStage) Do(worker, item int) error {
-	p := (*Plan)(z)
-	e, c, s := &p.pre, &p.cfg, &p.scratch[worker]
+// block is block item: head*blocks + block.
+func (e *prefill) block(item int) queryBlock {
 	head, block := item/e.blocks, item%e.blocks
 	seq := sort.SearchInts(e.ends, block+1)
 	if seq > 0 {
@@ -222,9 +226,22 @@ func (z *prefillStage) Do(worker, item int) error {
 	queries, keys := int(e.Offsets[seq+1]-e.Offsets[seq]), int(e.Keys[seq+1]-e.Keys[seq])
 	first := block * e.rows
 	rows := min(e.rows, queries-first)
-	tok, key0 := int(e.Offsets[seq])+first, int(e.Keys[seq])
+	return queryBlock{
+		head: head, seq: seq, tok: int(e.Offsets[seq]) + first, rows: rows, left: queries - first - rows,
+		pos: keys - queries + first, keys: keys, key0: int(e.Keys[seq]),
+	}
+}
+
+// prefillStage attends with one block of queries of one head over all its keys.
+type prefillStage Plan
+
+func (z *prefillStage) Do(worker, item int) error {
+	p := (*Plan)(z)
+	e, c, s := &p.pre, &p.cfg, &p.scratch[worker]
+	b := e.block(item)
+	head, tok, rows, key0 := b.head, b.tok, b.rows, b.key0
 	for j := range rows {
-		lo, hi := c.Mask.visible(keys-queries+first+j, keys)
+		lo, hi := c.Mask.visible(b.pos+j, b.keys)
 		s.rowLo[j], s.rowHi[j] = int32(lo), int32(hi)
 	}
 	lo, hi := union(s.rowLo[:rows], s.rowHi[:rows])
@@ -236,7 +253,14 @@ func (z *prefillStage) Do(worker, item int) error {
 	// take their first partition as it is: measured.
 	folded := c.Arithmetic != BF16
 	if folded {
-		run = run.start(rows, stride(c.Latent))
+		run = run.start(rows, stride(c.Latent), c.Arithmetic)
+	}
+	var next ahead
+	if rows > pairTileRows {
+		next = e.aheadOfMany(p, item, hi)
+		calls := (hi - lo) / tileKeys * (rows / pairTileRows) / 2 // at least so many parts of tiles are whole
+		next.begin(calls*(pairTileRows/askRows+c.Latent/askCols), calls*(c.Latent/askCols))
+		defer next.rest()
 	}
 	for t0 := lo / tileKeys * tileKeys; t0 < hi; t0 += tileKeys {
 		k0, k1 := max(t0, lo), min(t0+tileKeys, hi)
@@ -249,7 +273,7 @@ func (z *prefillStage) Do(worker, item int) error {
 				run, part, folded = part, run, true
 			}
 			open = t0 / partitionKeys
-			part = part.start(rows, stride(c.Latent))
+			part = part.start(rows, stride(c.Latent), c.Arithmetic)
 		}
 		t := tile{
 			rows: rows, k: c.Width(), cols: c.Latent, q: s.q, pq: s.pairQ,
@@ -265,19 +289,18 @@ func (z *prefillStage) Do(worker, item int) error {
 			t.v, t.ldv = rowsOf(e.v, atV, e.LdV, t.keys, c.Latent, s.values)
 		}
 		if rows > pairTileRows {
-			next := e.aheadOfMany(p, k1, hi, head, tok, key0, rows)
 			t.next = &next
 			s.attendParts(&t, k0, c.Scale)
 			continue
 		}
-		next := e.ahead(p, k1, hi, head, tok, key0, rows, queries-first-rows)
+		next = e.ahead(p, k1, hi, head, tok, key0, rows, b.left)
 		t.next = &next
 		clampRanges(s.lo[:rows], s.hi[:rows], s.rowLo[:rows], s.rowHi[:rows], k0, t.keys)
 		s.attend(&t, c.Scale)
 	}
 	switch {
 	case open < 0:
-		run = run.start(rows, stride(c.Latent))
+		run = run.start(rows, stride(c.Latent), c.Arithmetic)
 	case folded:
 		part.foldInto(run, rows, c.Latent)
 	default:
@@ -306,10 +329,8 @@ func (s *scratch) attendParts(t *tile, k0 int, scale float32) {
 		part := *t
 		part.rows, part.pq = n, t.pq[j/simd.Lanes*pairPanel(t.k):]
 		part.o, part.m, part.l = t.o[j*t.ldo:], t.m[j:], t.l[j:]
-		s.attend(&part, scale)
-		t.next = nil
+		s.work(&part, scale)
 	}
-	t.next.rest()
 }
 
 // readPairs makes the keys and values of t those from elements atK and atV on.
@@ -350,33 +371,35 @@ func (e *prefill) ahead(p *Plan, k1, hi, head, tok, key0, rows, left int) ahead 
 	if k1 == hi && diagonal == 0 {
 		a.rows[2] = q
 	}
-	if k1 == hi && !e.bypasses() {
-		a.rows[0] = lines(e.out, pairs, (tok*c.Heads+head)*c.Latent, c.Heads*c.Latent, c.Latent, rows)
+	if k1 == hi && !bypasses(e.out) {
+		a.rows[0] = lines(e.out, true, (tok*c.Heads+head)*c.Latent, c.Heads*c.Latent, c.Latent, rows)
 	}
 	return a
 }
 
-// aheadOfMany is ahead for blocks of more rows than a tile of scores has, each of whose tiles is long enough to hide the
-// reads of the next. Behind the last block of a head comes the first of the next, whoever takes it.
-func (e *prefill) aheadOfMany(p *Plan, k1, hi, head, tok, key0, rows int) ahead {
+// aheadOfMany is what to ask for during block item, which ends at key hi and has more rows than a tile of scores: the
+// queries of the next one, whoever takes it, and the keys and values that it is the first to see, or as many as it has
+// queries where those are all.
+func (e *prefill) aheadOfMany(p *Plan, item, hi int) ahead {
 	c := &p.cfg
-	key, keys := key0+k1, min(tileKeys, hi-k1)
+	if item+1 == e.blocks*c.Heads {
+		return ahead{}
+	}
+	b, n := e.block(item), e.block(item+1)
+	lo, _ := c.Mask.visible(n.pos, n.keys)
+	_, end := c.Mask.visible(n.pos+n.rows-1, n.keys)
+	if b.head == n.head && b.seq == n.seq {
+		lo = max(lo, hi)
+	} else {
+		end = min(end, lo+n.rows)
+	}
+	key := n.key0 + lo
 	var a ahead
-	a.rows[0] = lines(e.k, true, key*e.LdK+head*e.StrideK, e.LdK, c.Width(), keys)
-	a.rows[1] = lines(e.v, true, key*e.LdV+head*e.StrideV, e.LdV, c.Latent, keys)
-	if tok += rows; tok == e.tokens {
-		tok, head = 0, head+1
-	}
-	tiles := (min(hi, rows) + tileKeys - 1) / tileKeys // the last ones, on the diagonal or in front of it
-	if after := (hi - k1 + tileKeys - 1) / tileKeys; after < tiles && head < c.Heads {
-		q := lines(e.q, true, (tok*c.Heads+head)*c.Width(), c.Heads*c.Width(), c.Width(), min(e.rows, e.tokens-tok))
-		a.rows[2] = q.part(tiles-1-after, tiles)
-	}
+	a.rows[0] = lines(e.k, true, key*e.LdK+n.head*e.StrideK, e.LdK, c.Width(), end-lo)
+	a.rows[1] = lines(e.v, true, key*e.LdV+n.head*e.StrideV, e.LdV, c.Latent, end-lo)
+	a.rows[2] = lines(e.q, true, (n.tok*c.Heads+n.head)*c.Width(), c.Heads*c.Width(), c.Width(), n.rows)
 	return a
 }
-
-// bypasses reports an output that is written past the caches.
-func (e *prefill) bypasses() bool { return len(e.out.F32()) >= bypassFloats }
 
 // foldInto folds n rows of a partition of r values into the running ones.
 func (r result) foldInto(run result, n, values int) {
@@ -409,11 +432,18 @@ func (p *Plan) packPrefill(s *scratch, head, tok, rows int) {
 // packWords packs n rows of queries in bf16 by whole pairs, which are words. It does not if some would change on the way,
 // but for the sign of a zero, which sums from +0 do not show, or lie where no words may.
 func (s *scratch) packWords(x []uint16, ldx, n, k int) bool {
-	if k%2 != 0 || ldx%2 != 0 || !mem.Aligned[float32](mem.Bytes(x)) || simd.TinyBF16(x, ldx, n, k) {
+	if k%2 != 0 || ldx%2 != 0 || !mem.Aligned[float32](mem.Bytes(x)) {
 		return false
 	}
-	panels := mem.Cast[float32](mem.Bytes(s.pairQ))
-	simd.PackRows(panels, pairPanel(k)/2, mem.Cast[float32](mem.Bytes(x)), ldx/2, n, k/2)
+	// Panel by panel: rows of a head are often a multiple of 16 KB apart, and few of them stay in a cache together.
+	panels, words := mem.Cast[float32](mem.Bytes(s.pairQ)), mem.Cast[float32](mem.Bytes(x))
+	for j := 0; j < n; j += simd.Lanes {
+		rows := min(simd.Lanes, n-j)
+		if simd.TinyBF16(x[j*ldx:], ldx, rows, k) {
+			return false
+		}
+		simd.PackRows(panels[j/simd.Lanes*pairPanel(k)/2:], pairPanel(k)/2, words[j*ldx/2:], ldx/2, rows, k/2)
+	}
 	return true
 }
 
@@ -426,20 +456,9 @@ func (p *Plan) finishPrefill(s *scratch, run result, head, tok, rows int) {
 		fill(sink, e.Sink[head])
 	}
 	lse, top := s.lse[:rows], s.top[:rows]
-	out, ldout, bypass := run.o, stride(c.Latent), 0
-	direct := e.out.F32()
-	if direct != nil {
-		if e.bypasses() {
-			bypass = 1
-		}
-		out, ldout = direct[(tok*c.Heads+head)*c.Latent:], c.Heads*c.Latent
-	}
-	simd.FinishRows(out, ldout, run.o, stride(c.Latent), run.m, run.l, sink, lse, top, rows, c.Latent, bypass)
+	run.finish(e.out, (tok*c.Heads+head)*c.Latent, c.Heads*c.Latent, stride(c.Latent), sink, lse, top, rows, c.Latent)
 	for i := range rows {
 		row := (tok+i)*c.Heads + head
-		if direct == nil {
-			e.out.Narrow(row*c.Latent, out[i*ldout:][:c.Latent])
-		}
 		if e.LSE != nil {
 			e.LSE[row] = lse[i]
 		}

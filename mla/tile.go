@@ -46,9 +46,9 @@ type tile struct {
 	next *ahead // nil: none
 }
 
-// ahead is memory that is used after a tile: the rows of the next one, and what the end of a block reads and writes. It
-// is asked for bit by bit while the tile is worked on: all at once the requests would wait for each other, much earlier
-// what they bring would be gone again.
+// ahead is memory that is used after a tile, or after a block of many rows: the rows of the next one, and what the end of
+// a block reads and writes. It is asked for bit by bit while the work before it is done: all at once the requests would
+// wait for each other, much earlier what they bring would be gone again.
 type ahead struct {
 	// Cache rows: n of a list, of physical rows if pool is set, else of positions; without a list those from pos on.
 	view *kvpaged.View
@@ -60,6 +60,10 @@ type ahead struct {
 	rows [3]strip
 
 	part, parts int // parts that have been asked for, of all
+
+	// Of these what lies in one piece, which products of values ask for on the way, piece bytes in a call.
+	runs  [4][]byte
+	piece int
 }
 
 // strip is rows of n bytes, ld apart.
@@ -95,15 +99,59 @@ func lines(x Rows, pairs bool, at, ld, n, rows int) strip {
 
 // Between parts a call does about as much as these rows of scores, or columns of values, of a tile.
 const (
-	askRows = 2 * simd.Lanes
+	askRows = 4 * simd.Lanes
 	askCols = 64
 )
 
-// begin cuts what is asked for into parts.
-func (a *ahead) begin(parts int) {
-	if a != nil {
-		a.part, a.parts = 0, parts
+// begin cuts what is asked for into parts, for so many calls that add values in pairs and ask themselves.
+func (a *ahead) begin(parts, values int) {
+	if a == nil {
+		return
 	}
+	a.part, a.parts = 0, parts
+	if values == 0 {
+		return
+	}
+	total := 0
+	for i, s := range a.rows {
+		a.runs[i] = s.run()
+		if a.runs[i] != nil {
+			a.rows[i] = strip{}
+		}
+		total += len(a.runs[i])
+	}
+	if a.view != nil && a.list == nil && a.n > 0 && a.view.Mapped(a.pos) {
+		if run, n := a.view.Run(a.pos); n >= a.n && len(a.view.Scales(a.pos)) == 0 {
+			run = run[:len(run)/n*a.n]
+			a.runs[len(a.rows)], a.n = run, 0
+			total += len(run)
+		}
+	}
+	a.piece = roundUp(ceilDiv(total, values), 64)
+}
+
+// run is the memory of the rows with what lies between them, if that is little.
+func (s strip) run() []byte {
+	const most = 2 * 64 // bytes between two rows
+	if s.rows == 0 || s.ld > s.n+most {
+		return nil
+	}
+	return s.x[:(s.rows-1)*s.ld+s.n]
+}
+
+// take gives a piece of the runs to a call.
+func (a *ahead) take() []byte {
+	if a == nil {
+		return nil
+	}
+	for i, run := range a.runs {
+		if len(run) > 0 {
+			n := min(a.piece, len(run))
+			a.runs[i] = run[n:]
+			return run[:n]
+		}
+	}
+	return nil
 }
 
 // ask asks for the next part.
@@ -122,8 +170,8 @@ func (a *ahead) ask() {
 		a.view.Prefetch(a.pos+from, to-from)
 	}
 	for _, s := range a.rows {
-		for i := a.part * s.rows / parts; i < (a.part+1)*s.rows/parts; i++ {
-			simd.Prefetch(s.x[i*s.ld:][:s.n])
+		if s := s.part(a.part, parts); s.rows > 0 {
+			simd.Prefetch(s.x, s.ld, s.n, s.rows)
 		}
 	}
 	a.part++
@@ -134,23 +182,37 @@ func (a *ahead) rest() {
 	for a != nil && a.part < a.parts {
 		a.ask()
 	}
+	for run := a.take(); len(run) > 0; run = a.take() {
+		simd.Prefetch(run, 0, len(run), 1)
+	}
 }
 
 // attend does the work of a tile. s.lo and s.hi hold the range of keys that each row sees.
 func (s *scratch) attend(t *tile, scale float32) {
-	lds := stride(t.rows)
+	values := ceilDiv(t.cols, askCols)
+	parts := ceilDiv(t.rows, askRows) + values
 	if !seesAll(s.lo[:t.rows], s.hi[:t.rows], t.keys) {
-		if t.pairs && t.pv == nil {
-			s.laceAll(t)
-		}
-		t.next.begin(2 * ceilDiv(t.rows, simd.Lanes))
-		s.attendPanels(t, lds, scale)
-		t.next.rest()
+		parts, values = 2*ceilDiv(t.rows, simd.Lanes), 0
+	}
+	if !t.pairs {
+		values = 0
+	}
+	t.next.begin(parts, values)
+	s.work(t, scale)
+	t.next.rest()
+}
+
+// work is attend for a part of a tile. It asks for the next parts of t.next.
+func (s *scratch) work(t *tile, scale float32) {
+	lds := stride(t.rows)
+	if seesAll(s.lo[:t.rows], s.hi[:t.rows], t.keys) {
+		s.attendAll(t, lds, 0, t.rows, scale)
 		return
 	}
-	t.next.begin(ceilDiv(t.rows, askRows) + ceilDiv(t.cols, askCols))
-	s.attendAll(t, lds, 0, t.rows, scale)
-	t.next.rest()
+	if t.pairs && t.pv == nil {
+		s.laceAll(t)
+	}
+	s.attendPanels(t, lds, scale)
 }
 
 // laceAll lays the values of t in pairs, all columns at once.
@@ -259,27 +321,56 @@ func seesAll(lo, hi []int32, keys int) bool {
 	return true
 }
 
+// most is the most multiply-adds of a call for t.
+func (t *tile) most() int {
+	if t.pairs {
+		return simd.Blocks().CallPairs
+	}
+	return simd.Blocks().CallFMA
+}
+
+// scoreCall is how many rows and keys of scores of k terms a call may have, which are not more than most multiply-adds
+// if that is enough for 4 keys of a panel.
+func scoreCall(most, keys, k int) (int, int) {
+	const few = 4 // keys that a register tile is glad of
+	k = min(k, pieceK)
+	keys = min(keys, max(most/(simd.Lanes*k)/few*few, few))
+	return max(most/(keys*k)/simd.Lanes*simd.Lanes, simd.Lanes), keys
+}
+
+// valueCall is how many of n rows, and how many columns, of values of some keys a call may have, which are not more than
+// most multiply-adds if that is enough for a register tile.
+func valueCall(most, n, keys int) (rows, cols int) {
+	const wide = 32 // columns of the widest register tile
+	tile := simd.Blocks().RowTile
+	keys = max(keys, 1)
+	rows = min(n, max(most/(keys*wide)/tile*tile, tile))
+	return rows, max(most/(rows*keys)/wide*wide, wide)
+}
+
 // scores computes the dot products of the keys [first, last) with n rows from row j on, a multiple of simd.Lanes: in
 // pieces of pieceK terms, in calls of bounded length.
 func (t *tile) scores(s []float32, lds, j, n, first, last int) {
-	keys := last - first
-	if keys <= 0 {
+	if first >= last {
 		return
 	}
-	step := max(simd.Blocks().CallFMA/(keys*pieceK)/simd.Lanes*simd.Lanes, simd.Lanes)
+	step, some := scoreCall(t.most(), last-first, t.k)
 	if t.next != nil {
 		step = min(step, askRows)
 	}
 	for end := j + n; j < end; j += step {
-		rows, to := min(step, end-j), s[first*lds+j:]
-		if t.pairs {
-			t.pairScores(to, lds, j, rows, first, keys)
-		} else {
+		rows := min(step, end-j)
+		for key := first; key < last; key += some {
+			keys, to := min(some, last-key), s[key*lds+j:]
+			if t.pairs {
+				t.pairScores(to, lds, j, rows, key, keys)
+				continue
+			}
 			ldq := t.k * simd.Lanes
 			q := t.q[j/simd.Lanes*ldq:]
-			simd.PartSet(to, lds, t.x[first*t.ldx:], t.ldx, q, ldq, keys, rows, min(t.k, pieceK))
+			simd.PartSet(to, lds, t.x[key*t.ldx:], t.ldx, q, ldq, keys, rows, min(t.k, pieceK))
 			for k0 := pieceK; k0 < t.k; k0 += pieceK {
-				simd.PartAdd(to, lds, t.x[first*t.ldx+k0:], t.ldx, q[k0*simd.Lanes:], ldq, keys, rows, min(t.k-k0, pieceK))
+				simd.PartAdd(to, lds, t.x[key*t.ldx+k0:], t.ldx, q[k0*simd.Lanes:], ldq, keys, rows, min(t.k-k0, pieceK))
 			}
 		}
 		t.next.ask()
@@ -329,39 +420,45 @@ const (
 // nil, has a factor for each row of the tile. first is a border of pairs, if there are any. On a staircase the last row
 // sees the last key.
 func (s *scratch) addValues(t *tile, kind places, lds int, alpha []float32, j, n, first, last int) {
-	const wide = 32 // columns of the widest register tile
 	keys := last - first
-	step := max(simd.Blocks().CallFMA/(n*max(keys, 1))/wide*wide, wide)
+	some, step := valueCall(t.most(), n, keys)
 	if t.next != nil || t.pairs && t.pv == nil {
 		step = min(step, askCols)
 	}
-	if alpha != nil {
-		alpha = alpha[j : j+n]
-	}
 	for c := 0; c < t.cols; c += step {
-		cols, o := min(step, t.cols-c), t.o[j*t.ldo+c:]
+		cols := min(step, t.cols-c)
+		var pv []uint16
+		var ldv int
 		if t.pairs {
-			p, pairs := s.pairP[first*lds+2*j:], (keys+1)/2
-			v, ldv := s.pairStrip(t, c, first, cols)
+			pv, ldv = s.pairStrip(t, c, first, cols)
+		}
+		for r := j; r < j+n; r += some {
+			rows, o, seen := min(some, j+n-r), t.o[r*t.ldo+c:], keys-n+1+r-j
+			var factors []float32
+			if alpha != nil {
+				factors = alpha[r : r+rows]
+			}
+			if t.pairs {
+				p, pairs := s.pairP[first*lds+2*r:], (keys+1)/2
+				switch kind {
+				case plain:
+					simd.ValueTilePairs(o, t.ldo, p, 2*lds, pv, ldv, factors, pairs, rows, cols, t.next.take())
+				case masked:
+					simd.ValueTilePairsMasked(o, t.ldo, p, 2*lds, pv, ldv, factors, pairs, rows, cols)
+				case causal:
+					simd.ValueTilePairsCausal(o, t.ldo, p, 2*lds, pv, ldv, factors, pairs, rows, cols, seen)
+				}
+				continue
+			}
+			p, v := s.st[first*lds+r:], t.v[first*t.ldv+c:]
 			switch kind {
 			case plain:
-				simd.ValueTilePairs(o, t.ldo, p, 2*lds, v, ldv, alpha, pairs, n, cols)
+				simd.ValueTile(o, t.ldo, p, lds, v, t.ldv, factors, keys, rows, cols)
 			case masked:
-				simd.ValueTilePairsMasked(o, t.ldo, p, 2*lds, v, ldv, alpha, pairs, n, cols)
+				simd.ValueTileMasked(o, t.ldo, p, lds, v, t.ldv, factors, keys, rows, cols)
 			case causal:
-				simd.ValueTilePairsCausal(o, t.ldo, p, 2*lds, v, ldv, alpha, pairs, n, cols, keys-n+1)
+				simd.ValueTileCausal(o, t.ldo, p, lds, v, t.ldv, factors, keys, rows, cols, seen)
 			}
-			t.next.ask()
-			continue
-		}
-		p, v := s.st[first*lds+j:], t.v[first*t.ldv+c:]
-		switch kind {
-		case plain:
-			simd.ValueTile(o, t.ldo, p, lds, v, t.ldv, alpha, keys, n, cols)
-		case masked:
-			simd.ValueTileMasked(o, t.ldo, p, lds, v, t.ldv, alpha, keys, n, cols)
-		case causal:
-			simd.ValueTileCausal(o, t.ldo, p, lds, v, t.ldv, alpha, keys, n, cols, keys-n+1)
 		}
 		t.next.ask()
 	}

@@ -31,6 +31,9 @@ func TestKernelsDoNotAllocate(t *testing.T) {
 		simd.GemmE4M3Pairs(y[:], simd.Lanes, u[:], 4, codes[:], len(codes), b[:], len(b), 4, simd.Lanes, 0, 4, 4)
 		simd.SoftmaxTilePairs(u[:], 2*simd.Lanes, y[:], simd.Lanes, 4, simd.Lanes, lo[:], hi[:], 1, x[:], x[simd.Lanes:], b[:])
 		simd.InterleaveBF16(u[:], 8, v[:], 4, 4, 4)
-		simd.ValueTilePairs(y[:], 4, u[:], 2*simd.Lanes, v[:], 8, b[:], 2, simd.Lanes, 4)
+		simd.ValueTilePairs(y[:], 4, u[:], 2*simd.Lanes, v[:], 8, b[:], 2, simd.Lanes, 4, nil)
+		simd.ValueTilePairs(y[:], 4, u[:], 2*simd.Lanes, v[:], 8, b[:], 2, simd.Lanes, 4, codes[:])
+		simd.FinishRowsBF16(u[:], 4, y[:], 4, x[:], b[:], nil, x[simd.Lanes:], x[2*simd.Lanes:], simd.Lanes, 4, 0)
+		simd.Prefetch(codes[:], simd.Lanes, simd.Lanes, 4)
 	}))
 }

@@ -188,7 +188,10 @@ func benchValuePairs(b *testing.B, data string, seen func(j int) int, kernel val
 }
 
 func BenchmarkValueTilePairs(b *testing.B) {
-	benchValuePairs(b, "normal", allKeys, simd.ValueTilePairs)
+	kernel := func(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int) {
+		simd.ValueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols, nil)
+	}
+	benchValuePairs(b, "normal", allKeys, kernel)
 }
 
 func BenchmarkValueTilePairsMasked(b *testing.B) {

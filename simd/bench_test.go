@@ -228,7 +228,7 @@ func BenchmarkXorWords(b *testing.B) {
 
 func BenchmarkPrefetch(b *testing.B) {
 	x := make([]byte, 2*row)
-	bench(b, fmt.Sprintf("n=%d", len(x)), len(x), "GB/s", func() { simd.Prefetch(x) })
+	bench(b, fmt.Sprintf("n=%d", len(x)), len(x), "GB/s", func() { simd.Prefetch(x, 0, len(x), 1) })
 }
 
 // A tile of attention: the keys of a tile, the rows of a panel, and the latent
@@ -338,6 +338,14 @@ func BenchmarkFinishRows(b *testing.B) {
 	out, lse, logit := make([]float32, len(O)), make([]float32, tileRows), make([]float32, tileRows)
 	bench(b, tileShape, tileRows*tileCols, "GFLOP/s", func() {
 		simd.FinishRows(out, tileCols, O, tileCols, M, L, L, lse, logit, tileRows, tileCols, 0)
+	})
+}
+
+func BenchmarkFinishRowsBF16(b *testing.B) {
+	M, L, O := partial(1)
+	out, lse, logit := make([]uint16, len(O)), make([]float32, tileRows), make([]float32, tileRows)
+	bench(b, tileShape, tileRows*tileCols, "GFLOP/s", func() {
+		simd.FinishRowsBF16(out, tileCols, O, tileCols, M, L, L, lse, logit, tileRows, tileCols, 0)
 	})
 }
 

@@ -133,6 +133,8 @@ var bodies = []body{
 	{"FoldRows", "avx512", "", avx512.FoldRows},
 	{"FinishRows", "avx2", "", avx2.FinishRows},
 	{"FinishRows", "avx512", "", avx512.FinishRows},
+	{"FinishRowsBF16", "avx2", "", avx2.FinishRowsBF16},
+	{"FinishRowsBF16", "avx512", "", avx512.FinishRowsBF16},
 	{"MergeRows", "avx2", "", avx2.MergeRows},
 	{"MergeRows", "avx512", "", avx512.MergeRows},
 	{"SumSquares", "avx2", "", avx2.SumSquares},

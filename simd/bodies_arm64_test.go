@@ -72,6 +72,7 @@ var bodies = []body{
 	{"ValueTilePairsCausal", "neonbf16", "", neonbf16.ValueTilePairsCausal},
 	{"FoldRows", "neon", "", neon.FoldRows},
 	{"FinishRows", "neon", "", neon.FinishRows},
+	{"FinishRowsBF16", "neon", "", neon.FinishRowsBF16},
 	{"MergeRows", "neon", "", neon.MergeRows},
 	{"SumSquares", "neon", "", neon.SumSquares},
 	{"RMSNorm", "neon", "", neon.RMSNorm},

@@ -1302,7 +1302,8 @@ func CopyRows(dst []float32, ldd int, src []float32, lds, rows, cols, bypass int
 
 // SoftmaxTilePairs is SoftmaxTile with probabilities that are rounded to bf16, as NarrowActBF16 has it, before they are
 // summed, and laid in pairs of keys: p[(key/2)*ldp + 2*j + key%2]. A masked place is -0, and so is the second place of
-// the last pair if keys is odd. s becomes the scores, -Inf where masked. A row that sees no key has the alpha -1.
+// the last pair if keys is odd. s becomes the scores, -Inf where masked. A row that sees no key has the alpha -1, one
+// that sees its first -0.
 //
 //go:noinline
 func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) bool {
@@ -1345,11 +1346,12 @@ func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi
 
 // ValueTilePairs scales n rows of sums o[j*ldo+c] by alpha[j], rounded, with +0 for results below 2^-95, and adds for
 // each of at most 32 pairs of keys in order p[i*ldp+2*j+1] * v[i*ldv+2*c+1], then p[i*ldp+2*j] * v[i*ldv+2*c], by fma.
-// c < cols. A row whose alpha is -1 is left as it is, and so are all if alpha is nil: it must hold nothing below 2^-95
-// but +0 then. p holds nothing below 2^-60 but zeros, v nothing below 2^-52.
+// c < cols. A row whose alpha is -0 begins at +0, whatever it holds. One whose alpha is -1 is left as it is, and so are
+// all if alpha is nil: it must hold nothing below 2^-95 but +0 then. p holds nothing below 2^-60 but zeros, v nothing
+// below 2^-52. next is memory that is read soon: bodies may ask for its lines on the way.
 //
 //go:noinline
-func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int) {
+func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int, next []byte) {
 	if !(pairs <= 32) {
 		unfit("ValueTilePairs", "pairs <= 32")
 	}
@@ -1373,13 +1375,13 @@ func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv i
 	}
 	switch chosen.set {
 	case setNEONBF16:
-		neonbf16.ValueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols)
+		neonbf16.ValueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols, next)
 		return
 	case setNEON:
-		neon.ValueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols)
+		neon.ValueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols, next)
 		return
 	}
-	ref.ValueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols)
+	ref.ValueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols, next)
 }
 
 // ValueTilePairsMasked is ValueTilePairs that skips a key whose p is -0, whatever its values are: a pair of two such
@@ -1538,6 +1540,48 @@ func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse,
 		return
 	}
 	ref.FinishRows(out, ldout, O, ldO, M, L, sink, lse, maxlogit, n, cols, bypass)
+}
+
+// FinishRowsBF16 is FinishRows with outputs rounded to bfloat16, to nearest even. out may not be O.
+//
+//go:noinline
+func FinishRowsBF16(out []uint16, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, bypass int) {
+	if short(len(out), n, ldout, cols) {
+		tooShort("FinishRowsBF16", "out", len(out), n, ldout, cols)
+	}
+	if short(len(O), n, ldO, cols) {
+		tooShort("FinishRowsBF16", "O", len(O), n, ldO, cols)
+	}
+	if short(len(M), 1, 0, n) {
+		tooShort("FinishRowsBF16", "M", len(M), 1, 0, n)
+	}
+	if short(len(L), 1, 0, n) {
+		tooShort("FinishRowsBF16", "L", len(L), 1, 0, n)
+	}
+	if sink != nil && short(len(sink), 1, 0, n) {
+		tooShort("FinishRowsBF16", "sink", len(sink), 1, 0, n)
+	}
+	if lse != nil && short(len(lse), 1, 0, n) {
+		tooShort("FinishRowsBF16", "lse", len(lse), 1, 0, n)
+	}
+	if maxlogit != nil && short(len(maxlogit), 1, 0, n) {
+		tooShort("FinishRowsBF16", "maxlogit", len(maxlogit), 1, 0, n)
+	}
+	if raceEnabled && chosen.set != setGeneric {
+		raceTell(out, n, ldout, cols, true)
+		raceTell(O, n, ldO, cols, false)
+		raceTell(M, 1, 0, n, false)
+		raceTell(L, 1, 0, n, false)
+		raceTell(sink, 1, 0, n, false)
+		raceTell(lse, 1, 0, n, true)
+		raceTell(maxlogit, 1, 0, n, true)
+	}
+	switch chosen.set {
+	case setNEONBF16, setNEON:
+		neon.FinishRowsBF16(out, ldout, O, ldO, M, L, sink, lse, maxlogit, n, cols, bypass)
+		return
+	}
+	ref.FinishRowsBF16(out, ldout, O, ldO, M, L, sink, lse, maxlogit, n, cols, bypass)
 }
 
 // MergeRows merges p normalised partial results of n rows of d values, parts[p][n][d] with their log-sum-exps
@@ -1788,14 +1832,15 @@ func XorWords(x []uint64) uint64 {
 	return ref.XorWords(x)
 }
 
-// Prefetch asks the processor for the lines of x, which will be read soon. It is a hint: it reads nothing.
+// Prefetch asks the processor for the lines of rows x[i*ld:][:n], for i < rows, which will be read soon. It is a hint:
+// it reads nothing, and wants nothing of ld, n and rows.
 //
 //go:noinline
-func Prefetch(x []byte) {
+func Prefetch(x []byte, ld, n, rows int) {
 	switch chosen.set {
 	case setNEONBF16, setNEON:
-		neon.Prefetch(x)
+		neon.Prefetch(x, ld, n, rows)
 		return
 	}
-	ref.Prefetch(x)
+	ref.Prefetch(x, ld, n, rows)
 }

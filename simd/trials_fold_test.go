@@ -1,15 +1,17 @@
 package simd_test
 
 import (
+	"math"
 	"math/rand/v2"
 
 	"github.com/lamina-ml/lamina/internal/kerneltest"
 )
 
 var foldTrials = map[string]trial{
-	"FoldRows":   foldTrial,
-	"FinishRows": finishTrial,
-	"MergeRows":  mergeTrial,
+	"FoldRows":       foldTrial,
+	"FinishRows":     finishTrial,
+	"FinishRowsBF16": finishBF16Trial,
+	"MergeRows":      mergeTrial,
 }
 
 // arrayOf is n numbers of a class, one a row, with edges among them in some.
@@ -51,6 +53,25 @@ func finishTrial(r *rand.Rand, class kerneltest.Class) []any {
 		return arrayOf(r, class, n)
 	}
 	return []any{out, ldout, O, ldO, M, L, optional(), optional(), optional(), n, cols, bypass}
+}
+
+// finishBF16Trial has quotients on both sides of what bf16 holds, halfway between two of its values and next to that.
+func finishBF16Trial(r *rand.Rand, class kerneltest.Class) []any {
+	args := finishTrial(r, class)
+	O, L := args[2].([]float32), args[5].([]float32)
+	out := make([]uint16, len(args[0].([]float32)))
+	if r.IntN(2) == 0 {
+		for i := range O {
+			if r.IntN(3) == 0 {
+				O[i] = math.Float32frombits(math.Float32bits(O[i])&^0xFFFF | uint32(oneOf(r, 0, 0x7FFF, 0x8000, 0x8001, 0xFFFF)))
+			}
+		}
+		for i := range L {
+			L[i] = 1
+		}
+	}
+	args[0] = out
+	return args
 }
 
 func mergeTrial(r *rand.Rand, class kerneltest.Class) []any {

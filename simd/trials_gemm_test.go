@@ -22,7 +22,8 @@ var gemmTrials = map[string]trial{
 }
 
 // gemmTrial draws products of every tile and tail, with pieces that end at a step, at 256, at both, and with k, whole
-// ones and those that go on from where a piece begins, or from anywhere. by is what activations are lifted by; what is then not finite stays, as a body must take anything.
+// ones and those that go on from where a piece begins, or from anywhere. by is what activations are lifted by; what is
+// then not finite stays, as a body must take anything.
 func gemmTrial(by float32) trial {
 	return func(r *rand.Rand, class kerneltest.Class) []any {
 		m, n := r.IntN(14), r.IntN(70)

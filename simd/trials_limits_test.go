@@ -17,5 +17,8 @@ var limitsTrials = map[string]trial{
 		}
 		return []any{x}
 	},
-	"Prefetch": func(r *rand.Rand, _ kerneltest.Class) []any { return []any{make([]byte, oneOf(r, lengths...))} },
+	"Prefetch": func(r *rand.Rand, _ kerneltest.Class) []any {
+		n, ld := oneOf(r, lengths...), oneOf(r, 0, 64, 1000)
+		return []any{make([]byte, n), ld, n, oneOf(r, -1, 0, 1, 5)}
+	},
 }

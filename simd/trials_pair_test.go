@@ -70,7 +70,9 @@ var pairTrials = map[string]trial{
 		fullNaNs(r, args[0].([]float32))
 		return append([]any{make([]uint16, extent((keys+1)/2, ldp, 2*n)), ldp}, args...)
 	},
-	"ValueTilePairs":       func(r *rand.Rand, class kerneltest.Class) []any { return valuePairTrial(r, class, false) },
+	"ValueTilePairs": func(r *rand.Rand, class kerneltest.Class) []any {
+		return append(valuePairTrial(r, class, false), make([]byte, oneOf(r, 0, 1, 64, 5000)))
+	},
 	"ValueTilePairsCausal": causalPairTrial,
 	"ValueTilePairsMasked": func(r *rand.Rand, class kerneltest.Class) []any { return valuePairTrial(r, class, true) },
 	"PairLoop": func(r *rand.Rand, class kerneltest.Class) []any {
@@ -325,6 +327,24 @@ func valuePairTrial(r *rand.Rand, class kerneltest.Class, masked bool) []any {
 			}
 		}
 	}
+	ldo := args[1].(int)
+	if r.IntN(2) == 0 {
+		few := oneOf(r, 3, 100, 10_000) // of so many sums, one has a product next to the bound
+		for j := range alpha {
+			if alpha[j] != -1 {
+				alpha[j] = scaling(r, alpha[j], o[min(j*ldo, len(o)):min(j*ldo+cols, len(o))], few)
+			}
+		}
+	} else if cols > 0 {
+		for j := range alpha { // rows that begin, on what another left there
+			if alpha[j] != -1 && r.IntN(8) == 0 {
+				alpha[j] = float32(math.Copysign(0, -1))
+				for c := range o[j*ldo:][:cols] {
+					o[j*ldo+c] = []float32{float32(math.NaN()), float32(math.Inf(1)), -1, o[j*ldo+c]}[r.IntN(4)]
+				}
+			}
+		}
+	}
 	v := valuesBF16(r, class, extent(pairs, ldv, 2*cols))
 	for key := 0; masked && key < 2*pairs; key++ { // what no row sees reaches nothing
 		at := key/2*ldp + key%2
@@ -337,4 +357,27 @@ func valuePairTrial(r *rand.Rand, class kerneltest.Class, masked bool) []any {
 		}
 	}
 	return []any{o, args[1], p, ldp, v, ldv, alpha, pairs, n, cols}
+}
+
+// scaling draws a factor that begins no row: as a row that has seen keys gets, above 0 and seldom more than 1, or the
+// magnitude of any. One of few sums has a product with it next to the bound, on either side of it.
+func scaling(r *rand.Rand, some float32, sums []float32, few int) float32 {
+	alpha := float32(math.Abs(float64(some)))
+	if r.IntN(4) > 0 {
+		alpha = float32(math.Ldexp(1-r.Float64()/2, oneOf(r, 1, 0, 0, -1, -r.IntN(20), -r.IntN(120))))
+	}
+	for c := range sums {
+		if r.IntN(few) == 0 {
+			if x := nextTo(r, sumBound) / alpha; !math.IsInf(float64(x), 0) {
+				sums[c] = x
+			}
+		}
+	}
+	return alpha
+}
+
+// nextTo is the bound, one of its neighbours or a value around it, of either sign.
+func nextTo(r *rand.Rand, bound float32) float32 {
+	bits := math.Float32bits(bound) + uint32(oneOf(r, -1, 0, 1, r.IntN(1<<24)-1<<23))
+	return math.Float32frombits(bits | r.Uint32()&(1<<31))
 }

@@ -49,6 +49,11 @@ func (g *G) VCVTNEPS2BF16_Z(from operand.Op, mask reg.Register, to reg.VecPhysic
 	g.code(masked(coded{name: "VCVTNEPS2BF16", prefix: 2, opcode: 0x72, from: from, zero: true}, []reg.Register{mask, to}))
 }
 
+// VCVTNE2PS2BF16 rounds two vectors as VCVTNEPS2BF16 does: low goes to the lower half, high to the upper.
+func (g *G) VCVTNE2PS2BF16(low operand.Op, high, to reg.VecPhysical) {
+	g.code(masked(coded{name: "VCVTNE2PS2BF16", prefix: 3, opcode: 0x72, from: low, with: high}, []reg.Register{to}))
+}
+
 // masked sets what is written, and the mask if there is one.
 func masked(c coded, ops []reg.Register) coded {
 	c.length = 2

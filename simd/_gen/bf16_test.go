@@ -38,7 +38,8 @@ func codedSamples() (all []coded) {
 		to, with, mask := n, numbers[(i+3)%len(numbers)], []reg.Register{nil, reg.K1, reg.K7}[i%3]
 		dot := coded{name: "VDPBF16PS", prefix: 2, opcode: 0x52, length: 2, with: Z(with), to: Z(to), mask: mask}
 		narrow := coded{name: "VCVTNEPS2BF16", prefix: 2, opcode: 0x72, length: 2, to: Y(to), mask: mask, zero: mask != nil && i%2 == 0}
-		for _, c := range []coded{dot, narrow} {
+		both := coded{name: "VCVTNE2PS2BF16", prefix: 3, opcode: 0x72, length: 2, with: Z(with), to: Z(to), mask: mask}
+		for _, c := range []coded{dot, narrow, both} {
 			for _, f := range from {
 				c.from = f
 				all = append(all, c)

@@ -8,6 +8,7 @@ const (
 	infBits     = 0x7F800000
 	negInfBits  = 0xFF800000
 	minus87Bits = 0xC2AE0000
+	minus41Bits = 0xC2240000
 	hiddenBits  = 0x80000000 // -0, the probability of a key that a row does not see
 )
 

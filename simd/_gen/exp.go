@@ -68,6 +68,7 @@ const (
 	expAny    expDomain = iota
 	expLow              // x <= 0 or NaN: the upper clamp is left out
 	expNormal           // -87 <= x <= 0: no clamp, and no result is subnormal; takes expMagicNormal
+	expLarge            // -41 <= x <= 0: no result is below 2^-60 either; as expNormal
 )
 
 // expMagicNormal is 1.5*2^23, MAGIC without the biases: the low 9 bits of t are those of n.
@@ -81,7 +82,7 @@ func expVec(g *G, c expConsts, domain expDomain, es ...expRegs) {
 		}
 	}
 	// VMAXPS and VMINPS return what is written first if one is NaN: x.
-	if domain != expNormal {
+	if domain < expNormal {
 		step(func(e expRegs) { g.VMAXPS(e.x, g.inRegister(c.lo, e.t), e.x) })
 	}
 	if domain == expAny {
@@ -106,7 +107,7 @@ func expVec(g *G, c expConsts, domain expDomain, es ...expRegs) {
 		step(func(e expRegs) { g.VSCALEFPS(e.n, e.y, e.y) })
 		return
 	}
-	if domain == expNormal { // p's exponent is far from its ends
+	if domain >= expNormal { // p's exponent is far from its ends
 		step(func(e expRegs) { g.VPSLLD(operand.U8(23), e.t, e.t) })
 		step(func(e expRegs) { g.VPADDD(e.t, e.y, e.y) })
 		return

@@ -22,6 +22,7 @@ type fold struct {
 	mask                                                         reg.Register
 	consts                                                       expConsts
 	past                                                         bool // stores go past the caches
+	narrow                                                       bool // what is written is bf16
 }
 
 func newFold(g *G) *fold {
@@ -99,7 +100,7 @@ func (f *fold) unlessNil(name string, body func()) {
 // columns runs op over the columns of a row, four vectors at a time, then one, then what is left. op takes what is at
 // both places, x in the row that is read and y in the one that is written, and tells what to write.
 func (f *fold) columns(cols string, reads, writes bool, op func(x, y reg.VecPhysical) reg.VecPhysical) {
-	lanes, bytes := f.Level.Lanes, f.Bytes()
+	lanes := f.Level.Lanes
 	f.XORL(reg.EAX, reg.EAX)
 	f.Arg(cols, reg.RBX)
 	run := func(vectors int) {
@@ -107,14 +108,22 @@ func (f *fold) columns(cols string, reads, writes bool, op func(x, y reg.VecPhys
 		for i := range vectors {
 			x[i], y[i] = f.V(2*i), f.V(2*i+1)
 			if reads {
-				f.VMOVUPS(AtX(f.from, reg.RAX, 1, i*bytes), x[i])
+				f.VMOVUPS(f.read(i), x[i])
 			}
 			if writes {
-				f.VMOVUPS(AtX(f.to, reg.RAX, 1, i*bytes), y[i])
+				f.VMOVUPS(f.written(i), y[i])
 			}
 		}
+		if f.narrow {
+			for i := range vectors {
+				x[i] = op(x[i], y[i])
+				f.round(x[i])
+			}
+			f.storeWords(x[:vectors])
+			return
+		}
 		for i := range vectors {
-			f.store(op(x[i], y[i]), AtX(f.to, reg.RAX, 1, i*bytes))
+			f.store(op(x[i], y[i]), f.written(i))
 		}
 	}
 	for _, vectors := range []int{4, 1} {
@@ -123,7 +132,7 @@ func (f *fold) columns(cols string, reads, writes bool, op func(x, y reg.VecPhys
 		f.JLT(operand.LabelRef(short))
 		f.Label(loop)
 		run(vectors)
-		f.ADDQ(operand.U32(uint32(vectors*bytes)), reg.RAX)
+		f.ADDQ(operand.U32(uint32(vectors*f.Bytes()/f.ratio())), reg.RAX)
 		f.SUBQ(operand.U32(uint32(vectors*lanes)), reg.RBX)
 		f.JGE(operand.LabelRef(loop))
 		f.Label(short)
@@ -131,25 +140,110 @@ func (f *fold) columns(cols string, reads, writes bool, op func(x, y reg.VecPhys
 	}
 	end := f.Fresh("end")
 	f.JZ(operand.LabelRef(end))
-	x, y, from, to := f.V(0), f.V(1), AtX(f.from, reg.RAX, 1, 0), AtX(f.to, reg.RAX, 1, 0)
+	x, y := f.V(0), f.V(1)
 	f.Tail(reg.RBX, reg.RDX, f.mask)
 	if reads {
-		f.loadTail(from, f.mask, x)
+		f.loadTail(f.read(0), f.mask, x)
 	}
 	if writes {
-		f.loadTail(to, f.mask, y)
+		f.loadTail(f.written(0), f.mask, y)
 	}
-	f.storeTail(op(x, y), f.mask, to)
+	x = op(x, y)
+	if f.narrow {
+		f.round(x)
+		f.storeTailWords(x)
+	} else {
+		f.storeTail(x, f.mask, f.written(0))
+	}
 	f.Label(end)
 }
 
+// ratio is the bytes that are read for one that is written; AX counts these.
+func (f *fold) ratio() int {
+	if f.narrow {
+		return 2
+	}
+	return 1
+}
+
+// read and written are the places of vector i from AX on.
+func (f *fold) read(i int) operand.Mem {
+	return AtX(f.from, reg.RAX, uint8(f.ratio()), i*f.Bytes())
+}
+
+func (f *fold) written(i int) operand.Mem {
+	return AtX(f.to, reg.RAX, 1, i*f.Bytes()/f.ratio())
+}
+
 // store writes a vector, past the caches if that is due.
-func (f *fold) store(v reg.VecPhysical, to operand.Mem) {
+func (f *fold) store(v reg.Register, to operand.Mem) {
 	if f.past {
 		f.VMOVNTPS(v, to)
 	} else {
 		f.VMOVUPS(v, to)
 	}
+}
+
+// round makes bf16 values of those of v, in the lower half of each dword: see narrowBF16. It overwrites V8, V9, V11 and K2.
+func (f *fold) round(v reg.VecPhysical) {
+	cut, odd, nan := f.V(8), f.V(9), f.V(11)
+	f.VCMPPS(cmpUnord, v, v, f.maskFor(nan))
+	f.VPSRLD(operand.U8(16), v, cut)
+	f.And(f.full(1), cut, odd)
+	f.Or(f.full(0x0040), cut, cut)
+	f.VPADDD(f.full(0x7FFF), v, v)
+	f.VPADDD(odd, v, v)
+	f.VPSRLD(operand.U8(16), v, v)
+	f.choose(cut, v, nan, 32)
+}
+
+// storeWords writes the lower halves of the dwords of one vector, or of four.
+func (f *fold) storeWords(vs []reg.VecPhysical) {
+	switch {
+	case len(vs) == 1 && f.Wide():
+		f.VPMOVDW(vs[0], vs[0].AsY())
+		f.store(vs[0].AsY(), f.written(0))
+	case len(vs) == 1:
+		f.store(f.packTail(vs[0]), f.written(0))
+	default:
+		for i := 0; i < len(vs); i += 2 {
+			first, second := vs[i], vs[i+1]
+			if f.Wide() {
+				low, high := first.AsY(), second.AsY()
+				f.VPMOVDW(first, low)
+				f.VPMOVDW(second, high)
+				f.VINSERTI64X4(operand.U8(1), high, first, first)
+			} else {
+				f.VPACKUSDW(second, first, first)
+				f.VPERMQ(operand.U8(0b11_01_10_00), first, first)
+			}
+			f.store(first, f.written(i))
+		}
+	}
+}
+
+// packTail packs the words of v, a vector of AVX2, into the half that it returns. It overwrites V8.
+func (f *fold) packTail(v reg.VecPhysical) reg.Register {
+	half := v.AsX()
+	f.VEXTRACTI128(operand.U8(1), v, X(8))
+	f.VPACKUSDW(X(8), half, half)
+	return half
+}
+
+// storeTailWords is storeWords for the columns left, BX of them.
+func (f *fold) storeTailWords(v reg.VecPhysical) {
+	if f.Wide() {
+		f.VPMOVDW(v, f.mask, f.written(0))
+		return
+	}
+	word, words := f.Fresh("word"), f.packTail(v)
+	f.Label(word)
+	f.VMOVD(words, reg.ECX)
+	f.MOVW(reg.CX, f.written(0))
+	f.VPSRLDQ(operand.U8(2), words, words)
+	f.ADDQ(operand.U8(2), reg.RAX)
+	f.DECQ(reg.RBX)
+	f.JNZ(operand.LabelRef(word))
 }
 
 // The rows that the kernels write.
@@ -236,11 +330,28 @@ func (f *fold) foldNumbers() {
 //	reads      every row once, in vectors and a masked tail; M, L and sink four at a time
 //	order      rows and columns from the front: out may be O
 //	limits     none
-func finishRows(g *G) {
+func finishRows(g *G) { finishBody(newFold(g)) }
+
+// finishRowsBF16 is finishRows with a rounding of each quotient, on the way to memory.
+//
+//	computes   out = finishRows, rounded to bfloat16, to nearest even
+//	registers  those of finishRows; V8, V9, V11 and K2 round
+//	reads      as finishRows
+//	order      rows and columns from the front
+//	limits     none
+func finishRowsBF16(g *G) {
 	f := newFold(g)
+	f.narrow = true
+	finishBody(f)
+}
+
+func finishBody(f *fold) {
 	f.matrix("out", "ldout", f.to, f.toStride)
+	if f.narrow {
+		f.SARQ(operand.U8(1), f.toStride)
+	}
 	f.matrix("O", "ldO", f.from, f.fromStride)
-	f.wholeLines("out", "ldout")
+	f.wholeLinesAt(f.to, f.toStride)
 	f.eachFour(f.finishNumbers, func(next string) {
 		empty := f.Fresh("empty")
 		f.TESTL(operand.U32(1), f.bitsA.As32())
@@ -266,7 +377,7 @@ func finishRows(g *G) {
 		f.fillRow("cols")
 	})
 	f.SFENCE() // what was stored past the caches is seen before what follows
-	g.Done()
+	f.Done()
 }
 
 // finishNumbers finds the denominators of four rows, and writes lse and maxlogit.

@@ -233,10 +233,18 @@ func (g *G) tailVector(n, scratch reg.GPPhysical, mask reg.VecPhysical) {
 // wholeLines withdraws bypass where the vectors of a matrix are not lines of memory, which stores past the caches need.
 // It overwrites AX and CX.
 func (g *G) wholeLines(base, stride string) {
-	whole := g.Fresh("whole")
 	g.Base(base, reg.RAX)
 	g.stride(stride, reg.RCX)
-	g.ORQ(reg.RCX, reg.RAX)
+	g.wholeLinesAt(reg.RAX, reg.RCX)
+}
+
+// wholeLinesAt is wholeLines for an address and a stride in bytes. It overwrites AX.
+func (g *G) wholeLinesAt(base, stride reg.GPPhysical) {
+	whole := g.Fresh("whole")
+	if base != reg.RAX {
+		g.MOVQ(base, reg.RAX)
+	}
+	g.ORQ(stride, reg.RAX)
 	g.TESTQ(operand.U32(63), reg.RAX)
 	g.JZ(operand.LabelRef(whole))
 	g.MOVQ(operand.U32(0), g.ArgAt("bypass"))

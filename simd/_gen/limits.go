@@ -101,23 +101,32 @@ func xorWords(g *G) {
 // full of the tile.
 //
 //	computes   nothing
-//	registers  SI x, CX its end
+//	registers  SI row, R8 stride, R9 rows left, DI line, CX the end of the row
 //	reads      nothing: a prefetch never faults
-//	order      from the front, a line of 64 bytes at a time
+//	order      row by row from the front, a line of 64 bytes at a time
 //	limits     none
 func prefetchLines(g *G) {
-	loop, done := g.Fresh("loop"), g.Fresh("done")
+	row, line, done := g.Fresh("row"), g.Fresh("line"), g.Fresh("done")
 	g.Base("x", reg.RSI)
-	g.Len("x", reg.RCX)
+	g.Arg("ld", reg.R8)
+	g.Arg("n", reg.RCX)
+	g.Arg("rows", reg.R9)
 	g.TESTQ(reg.RCX, reg.RCX)
-	g.JZ(operand.LabelRef(done))
+	g.JLE(operand.LabelRef(done))
 	g.ADDQ(reg.RSI, reg.RCX)
-	g.ANDQ(operand.I8(-64), reg.RSI)
-	g.Label(loop)
-	g.PREFETCHT1(At(reg.RSI, 0))
-	g.ADDQ(operand.U8(64), reg.RSI)
-	g.CMPQ(reg.RSI, reg.RCX)
-	g.JCS(operand.LabelRef(loop))
+	g.Label(row)
+	g.SUBQ(operand.U8(1), reg.R9)
+	g.JLT(operand.LabelRef(done))
+	g.MOVQ(reg.RSI, reg.RDI)
+	g.ANDQ(operand.I8(-64), reg.RDI)
+	g.Label(line)
+	g.PREFETCHT1(At(reg.RDI, 0))
+	g.ADDQ(operand.U8(64), reg.RDI)
+	g.CMPQ(reg.RDI, reg.RCX)
+	g.JCS(operand.LabelRef(line))
+	g.ADDQ(reg.R8, reg.RSI)
+	g.ADDQ(reg.R8, reg.RCX)
+	g.JMP(operand.LabelRef(row))
 	g.Label(done)
 	g.RET()
 }

@@ -12,6 +12,7 @@ type foldWriter struct {
 	scratch              GP
 	consts               expConstsNEON
 	four                 []Vec // the numbers that the four take
+	narrow               bool  // what is written is bf16
 }
 
 // newFoldNEON loads what every kernel of rows needs.
@@ -91,6 +92,11 @@ func (f *foldWriter) columns(cols string, reads columnAccess, op func(x, y Vec))
 	f.Copy(f.to, f.dst)
 	f.Reload(cols, f.cols)
 	x, y := f.Vecs("x", 4), f.Vecs("y", 4)
+	var r rounding
+	if f.narrow { // anew for each row: exp and log need the registers
+		r = f.newRounding(f.scratch)
+		defer r.free()
+	}
 	for _, n := range []int{16, 4, 1} {
 		xs, ys := x[:(n+3)/4], y[:(n+3)/4]
 		f.steps(f.cols, n, func() {
@@ -103,11 +109,14 @@ func (f *foldWriter) columns(cols string, reads columnAccess, op func(x, y Vec))
 			for i := range xs {
 				op(xs[i], ys[i])
 			}
-			result := xs
-			if reads.to {
-				result = ys
+			switch {
+			case f.narrow:
+				f.storeHalves(r.halves(xs, ys), n, f.dst)
+			case reads.to:
+				f.storeLanes(ys, n, f.dst.Post(4*n))
+			default:
+				f.storeLanes(xs, n, f.dst.Post(4*n))
 			}
-			f.storeLanes(result, n, f.dst.Post(4*n))
 		})
 	}
 	f.FreeVecs(x...)
@@ -192,10 +201,28 @@ func (f *foldWriter) foldNumbers(lanes int, M, L, m, l GP) {
 //	reads      every row once, in vectors, the last columns singly; M, L and sink four at a time, or singly
 //	order      rows and columns from the front: out may be O
 //	limits     none
-func finishRowsNEON(a *A) {
+func finishRowsNEON(a *A) { finishBodyNEON(newFoldNEON(a, expAny)) }
+
+// finishRowsBF16NEON is finishRowsNEON with a rounding of each quotient, on the way to memory.
+//
+//	computes   out = finishRowsNEON, rounded to bfloat16, to nearest even
+//	registers  those of finishRowsNEON, 4 masks and 3 constants
+//	reads      as finishRowsNEON
+//	order      rows and columns from the front
+//	limits     none
+func finishRowsBF16NEON(a *A) {
 	f := newFoldNEON(a, expAny)
+	f.narrow = true
+	finishBodyNEON(f)
+}
+
+func finishBodyNEON(f *foldWriter) {
+	a := f.A
 	f.four = a.Vecs("four", 2)
 	f.to, f.toStride = f.matrix("out", "ldout")
+	if f.narrow {
+		f.LSR(Imm(1), f.toStride, f.toStride)
+	}
 	f.from, f.fromStride = f.matrix("O", "ldO")
 	p := finishNumbers{M: a.Base("M"), L: a.Base("L"), sink: a.Base("sink"), lse: a.Base("lse"), maxlogit: a.Base("maxlogit")}
 	dens, empty, den := f.four[0], f.four[1], a.Vec("den")

@@ -170,21 +170,37 @@ func xorWordsNEON(a *A) {
 // prefetchNEON asks for lines in all caches: what it asks for is read within a tile's time.
 //
 //	computes   nothing
-//	registers  x, its end
+//	registers  the row, its length and stride, rows left; the line, the end of the row
 //	reads      nothing: a prefetch never faults
-//	order      from the front, a line of 64 bytes at a time
+//	order      row by row from the front, a line of 64 bytes at a time
 //	limits     none
 func prefetchNEON(a *A) {
-	x, end := a.Base("x"), a.Len("x")
-	loop, done := a.Fresh("loop"), a.Fresh("done")
-	a.CBZ(end, done)
-	a.ADD(x, end, end)
-	a.AND(Imm(-64), x, x)
-	a.Label(loop)
-	a.PRFM(x.At(0), "PLDL1KEEP")
-	a.ADD(Imm(64), x, x)
-	a.CMP(end, x)
-	a.BLO(loop)
+	row, ld, n, rows := a.Base("x"), a.Arg("ld"), a.Arg("n"), a.Arg("rows")
+	x, end := a.GP("line"), a.GP("end")
+	next, done := a.Fresh("row"), a.Fresh("done")
+	a.Label(next)
+	a.SUBS(Imm(1), rows, rows)
+	a.BLT(done)
+	a.Copy(row, x)
+	a.Copy(n, end)
+	a.askLines(x, end)
+	a.ADD(ld, row, row)
+	a.B(next)
 	a.Label(done)
 	a.Done()
+}
+
+// askLines asks for n bytes from x on. It overwrites both.
+func (a *A) askLines(x, n GP) {
+	line, done := a.Fresh("line"), a.Fresh("asked")
+	a.CMP(Imm(0), n)
+	a.BLE(done)
+	a.ADD(x, n, n)
+	a.AND(Imm(-64), x, x)
+	a.Label(line)
+	a.PRFM(x.At(0), "PLDL1KEEP")
+	a.ADD(Imm(64), x, x)
+	a.CMP(n, x)
+	a.BLO(line)
+	a.Label(done)
 }

@@ -51,25 +51,45 @@ func (a *A) storeHalves(vs []Vec, lanes int, dst GP) {
 //	limits     the vector units, 7.5 steps for 4 values
 func narrowBF16NEON(a *A) {
 	scratch := a.GP("scratch")
-	one, half, quiet := a.words(1, scratch), a.words(0x7FFF, scratch), a.words(0x00400000, scratch)
+	r := a.newRounding(scratch)
 	a.Free(scratch)
-	rounded, numbers := a.Vecs("rounded", 4), a.Vecs("numbers", 4)
-	narrowNEON(a, 2, func(src []Vec) []Vec {
-		for i, v := range src {
-			a.VUSHR(16, v.S4(), rounded[i].S4())
-			a.VFCMEQ(v.S4(), v.S4(), numbers[i].S4())
-		}
-		for i, v := range src {
-			a.VAND(one.B16(), rounded[i].B16(), rounded[i].B16())
-			a.VADD(half.S4(), rounded[i].S4(), rounded[i].S4())
-			a.VADD(v.S4(), rounded[i].S4(), rounded[i].S4())
-			a.VORR(quiet.B16(), v.B16(), v.B16())
-		}
-		for i, v := range src {
-			a.VBIT(numbers[i].B16(), rounded[i].B16(), v.B16())
-		}
-		return a.halvesOf(a.VUZP2, src, src)
-	})
+	rounded := a.Vecs("rounded", 4)
+	narrowNEON(a, 2, func(src []Vec) []Vec { return r.halves(src, rounded) })
+}
+
+// rounding rounds float32 to bf16: its constants, and masks of what is a number.
+type rounding struct {
+	*A
+	one, half, quiet Vec
+	numbers          []Vec
+}
+
+func (a *A) newRounding(scratch GP) rounding {
+	return rounding{
+		A: a, one: a.words(1, scratch), half: a.words(0x7FFF, scratch), quiet: a.words(0x00400000, scratch),
+		numbers: a.Vecs("numbers", 4),
+	}
+}
+
+func (r rounding) free() { r.FreeVecs(append(r.numbers, r.one, r.half, r.quiet)...) }
+
+// halves rounds the values of src, 4 vectors or one, and joins them in the first half as many of them. It overwrites
+// rounded.
+func (r rounding) halves(src, rounded []Vec) []Vec {
+	for i, v := range src {
+		r.VUSHR(16, v.S4(), rounded[i].S4())
+		r.VFCMEQ(v.S4(), v.S4(), r.numbers[i].S4())
+	}
+	for i, v := range src {
+		r.VAND(r.one.B16(), rounded[i].B16(), rounded[i].B16())
+		r.VADD(r.half.S4(), rounded[i].S4(), rounded[i].S4())
+		r.VADD(v.S4(), rounded[i].S4(), rounded[i].S4())
+		r.VORR(r.quiet.B16(), v.B16(), v.B16())
+	}
+	for i, v := range src {
+		r.VBIT(r.numbers[i].B16(), rounded[i].B16(), v.B16())
+	}
+	return r.halvesOf(r.VUZP2, src, src)
 }
 
 // narrowF16NEON is the processor's conversion, to nearest even. It keeps the upper bits of a NaN and makes it quiet, like

@@ -8,7 +8,7 @@ type softmaxPairsNEON struct {
 
 // softmaxTilePairsNEON is softmaxTileNEON with probabilities in bf16 and in pairs of keys. The scores stay where they are.
 //
-//	computes   t = s*scale; top = max(m, t); alpha = exp(m-top), or -1; p = exp(t-top) in bf16, +0 below 2^-60;
+//	computes   t = s*scale; top = max(m, t); alpha = exp(m-top), or -0, or -1; p = exp(t-top) in bf16, +0 below 2^-60;
 //	           l = fma(l, alpha, sum of p); m = top
 //	registers  those of softmaxTileNEON; exps that are done make room for the constants of rounding
 //	reads      as softmaxTileNEON

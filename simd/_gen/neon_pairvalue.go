@@ -13,7 +13,8 @@ type valuePairsNEON struct {
 
 // valueTilePairsNEON is valueNEON on pairs of keys, by two fma: the second key first.
 //
-//	computes   o[j][c] = o[j][c]*alpha[j], +0 below 2^-95, then the steps of each pair in order, its second key first
+//	computes   o[j][c] = o[j][c]*alpha[j], +0 below 2^-95 and where alpha[j] is -0, then the steps of each pair in order,
+//	           its second key first
 //	registers  V0 a mask; then p, an element for a row, in first and second values; the sums, row by row; 3 for v
 //	reads      as valueNEON
 //	order      as valueNEON
@@ -106,7 +107,7 @@ func (q *valuePairsNEON) weights(t valueTileNEON) (free func()) {
 	}
 }
 
-// open loads the outputs, and scales those of the rows whose alpha is not -1.
+// open loads the outputs, and scales those of the rows whose alpha is not -1. At -0 they are zero.
 func (q *valuePairsNEON) open(t valueTileNEON) {
 	plain := t.Fresh("plain")
 	t.Copy(t.o, t.op)
@@ -117,11 +118,20 @@ func (q *valuePairsNEON) open(t valueTileNEON) {
 	t.SUB(t.bits, t.p, t.bits)
 	t.ADD(t.bits, t.word, t.bits)
 	below, alpha, mask := t.words(leastSum-1, t.word), t.Vec("alpha"), t.Vec("mask")
+	anew := t.GP("anew")
+	t.Const(hiddenBits, anew)
 	for r := range t.rows {
-		leave := t.Fresh("leave")
+		leave, scale := t.Fresh("leave"), t.Fresh("scale")
 		t.MOVWU(t.bits.At(4*r), t.word)
 		t.CMPW(q.minus, t.word)
 		t.BEQ(leave)
+		t.CMPW(anew, t.word)
+		t.BNE(scale)
+		for _, s := range t.row(r) {
+			t.Zero(s)
+		}
+		t.B(leave)
+		t.Label(scale)
 		t.FMOVSvec(t.word, alpha)
 		for _, s := range t.row(r) {
 			t.VFMUL(alpha.S(0), s.S4(), s.S4())
@@ -132,6 +142,7 @@ func (q *valuePairsNEON) open(t valueTileNEON) {
 		t.Label(leave)
 	}
 	t.Label(plain)
+	t.Free(anew)
 	t.FreeVecs(below, alpha, mask)
 }
 

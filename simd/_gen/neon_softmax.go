@@ -307,12 +307,23 @@ func (w *softmaxWriter) maskedProbabilities(m softmaxMasks) {
 func (w *softmaxWriter) finish(seen *Vec) {
 	e, l := w.expRegs(1)[0], w.Vec("l")
 	w.load(w.m, e.x)
+	if w.pairs != nil { // l, until it is needed: a sign where nothing was seen before
+		w.Splat(negInfBits, w.scratch, l)
+		w.VFCMEQ(l.S4(), e.x.S4(), l.S4())
+		w.VSHL(31, l.S4(), l.S4())
+	}
 	w.VFSUB(w.top.S4(), e.x.S4(), e.x.S4())
 	w.store(w.top, w.m) // as it was where nothing is seen
+	if w.pairs != nil {
+		w.VMOV(l.B16(), w.top.B16())
+	}
 	w.exp(w.consts, expLow, e)
 	alpha := e.y
 	w.load(w.l, l)
 	w.VFMLA(alpha.S4(), l.S4(), w.sum.S4())
+	if w.pairs != nil {
+		w.VORR(w.top.B16(), alpha.B16(), alpha.B16())
+	}
 	if seen != nil {
 		w.VBIF(seen.B16(), l.B16(), w.sum.B16())
 		unseen := w.consts.one

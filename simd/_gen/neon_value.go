@@ -61,6 +61,11 @@ func valueMaskedNEON(a *A) { valueBodyNEON(a, nil, true) }
 func valueCausalNEON(a *A) { valueBodyNEON(a, nil, true) }
 
 func valueBodyNEON(a *A, pairs *valuePairsNEON, masked bool) {
+	if pairs != nil && !masked {
+		x, end := a.Base("next"), a.Len("next")
+		a.askLines(x, end)
+		a.Free(x, end)
+	}
 	w := &valueWriter{A: a, masked: masked, pairs: pairs, p: a.GP("p"), o: a.GP("o"), rowsLeft: a.GP("rows left"), keysLeft: a.GP("keys left"),
 		kv: a.GP("kv"), kp: a.GP("kp"), op: a.GP("op"), word: a.GP("word"), bits: a.GP("bits")}
 	w.v, w.colsLeft = a.Base("v"), a.Arg("cols")

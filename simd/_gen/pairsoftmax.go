@@ -7,9 +7,9 @@ import (
 
 // softmaxTilePairs is softmaxTile with probabilities in bf16 and in pairs of keys. The scores stay where they are.
 //
-//	computes   t = s*scale; top = max(m, t); alpha = exp(m-top), or -1; p = exp(t-top) in bf16, +0 below 2^-60;
+//	computes   t = s*scale; top = max(m, t); alpha = exp(m-top), or -0, or -1; p = exp(t-top) in bf16, +0 below 2^-60;
 //	           l = fma(l, alpha, sum of p); m = top
-//	registers  those of softmaxTile; R15 the p of a pair, R14 their stride
+//	registers  those of softmaxTile; R15 the p of a pair, R14 their stride; factor may hold a table in the second pass
 //	reads      as softmaxTile
 //	order      as softmaxTile, keys by two in the second pass
 //	limits     none: 64 keys are ref's
@@ -28,6 +28,9 @@ var pairStride, pairWalk = reg.R14, reg.R15
 func (w *softmax) pairedProbabilities(domain expDomain, masked, tail bool) {
 	c := w.spend(domain, masked)
 	w.Zero(w.sum)
+	if domain == expLarge {
+		w.VMOVUPS(w.pairTable(), w.factor)
+	}
 	w.LEAQ(w.of("p"), pairWalk)
 	w.MOVQ(w.column, w.key)
 	w.MOVQ(w.keys, w.left)
@@ -79,6 +82,12 @@ func (w *softmax) together(c expConsts, domain expDomain, masked, tail bool, key
 		w.VSUBPS(w.top, e.x, e.x)
 	}
 	expVec(w.G, c, domain, es...)
+	if domain == expLarge && keys > 1 {
+		for i := 0; i < keys; i += 2 {
+			w.roundPair(es[i], es[i+1], w.pairPlace(i))
+		}
+		return
+	}
 	for _, e := range es {
 		w.roundProbability(e)
 	}
@@ -98,12 +107,49 @@ func (w *softmax) together(c expConsts, domain expDomain, masked, tail bool, key
 		} else {
 			w.Or(w.masked, first, first)
 		}
-		to := At(pairWalk, 0)
-		if i > 0 {
-			to = AtX(pairWalk, pairStride, uint8(i/2), 0)
-		}
-		w.store(tail, first, to)
+		w.store(tail, first, w.pairPlace(i))
 	}
+}
+
+// pairPlace is where the pair of key i of the walk goes.
+func (w *softmax) pairPlace(i int) operand.Mem {
+	if i == 0 {
+		return At(pairWalk, 0)
+	}
+	return AtX(pairWalk, pairStride, uint8(i/2), 0)
+}
+
+// unseen makes sign a sign bit where m is -Inf. It overwrites K2.
+func (w *softmax) unseen(m, sign reg.VecPhysical) {
+	if w.Wide() {
+		w.VCMPPS(cmpEq, w.negInf, m, reg.K2)
+		w.VMOVUPS_Z(w.full(hiddenBits), reg.K2, sign)
+		return
+	}
+	w.VCMPPS(cmpEq, w.full(negInfBits), m, sign)
+	w.And(w.full(hiddenBits), sign, sign)
+}
+
+// roundPair rounds the probabilities of two keys, none of which is below 2^-60, stores them and adds them to the sum. It
+// needs pairTable in factor.
+func (w *softmax) roundPair(first, second expRegs, to operand.Mem) {
+	pair := first.x
+	w.VCVTNE2PS2BF16(first.y, second.y, pair)
+	w.VPERMW(pair, w.factor, pair)
+	w.VMOVUPS(pair, to)
+	w.VPSLLD(operand.U8(16), pair, first.y)
+	w.And(w.full(0xFFFF0000), pair, second.y)
+	w.VADDPS(first.y, w.sum, w.sum)
+	w.VADDPS(second.y, w.sum, w.sum)
+}
+
+// pairTable is the places of the words of both halves of a vector in turn.
+func (w *softmax) pairTable() operand.Mem {
+	var words []uint32
+	for i := range uint32(16) {
+		words = append(words, i|(16+i)<<16)
+	}
+	return w.words("pairtable", words...)
 }
 
 // singly is together for a tail with AVX2, which has room for one exp beside its mask.

@@ -7,9 +7,10 @@ import (
 
 // valueTilePairs is valueTile on pairs of keys: a pair of p is a word, as a p is there, and so is a pair of v.
 //
-//	computes   o[j][c] = o[j][c]*alpha[j], +0 below 2^-95, then the steps of each pair in order, its second key first
-//	registers  those of valueTile
-//	reads      as valueTile
+//	computes   o[j][c] = o[j][c]*alpha[j], +0 below 2^-95 and where alpha[j] is -0, then the steps of each pair in order,
+//	           its second key first
+//	registers  those of valueTile; K2 and the four others of a tile find small sums
+//	reads      as valueTile; it asks for next
 //	order      as valueTile
 //	limits     none
 func valueTilePairs(g *G) { valueBody(g, valueShape{paired: true}) }
@@ -66,19 +67,20 @@ func (t valueShape) hidden() uint64 {
 // hiddenPair is two -0 in bf16.
 const hiddenPair = 0x80008000
 
-// scaleSums loads row r and scales it, or leaves it as it is if alpha is -1.
+// scaleSums loads row r and scales it, or leaves it as it is if alpha is -1. At -0 it is zero.
 func (t valueShape) scaleSums(r int, alpha operand.Mem) {
-	leave, next := t.Fresh("leave"), t.Fresh("scaled")
+	leave, anew, next := t.Fresh("leave"), t.Fresh("anew"), t.Fresh("scaled")
 	t.CMPL(alpha, operand.U32(minusOneBits))
 	t.JEQ(operand.LabelRef(leave))
+	t.CMPL(alpha, operand.U32(hiddenBits))
+	t.JEQ(operand.LabelRef(anew))
 	t.VBROADCASTSS(alpha, t.other(0))
 	for w := range t.width {
 		acc, magnitude := t.acc(r, w), t.other(1)
 		t.load(t.vector(t.row(r), w), acc)
 		t.VMULPS(t.other(0), acc, acc)
 		if t.Wide() {
-			t.VPTESTMD(t.full(0x70000000), acc, reg.K2)
-			t.VMOVUPS_Z(acc, reg.K2, acc)
+			t.flushSum(acc, t.full(0x70000000))
 			continue
 		}
 		t.VPAND(t.full(0x7FFFFFFF), acc, magnitude)
@@ -86,11 +88,54 @@ func (t valueShape) scaleSums(r int, alpha operand.Mem) {
 		t.VPAND(magnitude, acc, acc)
 	}
 	t.JMP(operand.LabelRef(next))
+	t.Label(anew)
+	for w := range t.width {
+		t.Zero(t.acc(r, w))
+	}
+	t.JMP(operand.LabelRef(next))
 	t.Label(leave)
 	for w := range t.width {
 		t.load(t.vector(t.row(r), w), t.acc(r, w))
 	}
 	t.Label(next)
+}
+
+// scaleAll loads and scales all rows and goes to scaled, or to some if an alpha is -1 or -0. A test for each vector would take
+// the units that multiply; whether there is a product below 2^-95 is counted in others, and such products, which most
+// tiles have none of, are looked for in a second go. Adding 0x70000000 to a magnitude of 2^-95 or more carries into the
+// sign, so the sign of the sum is that of the product where the product is small.
+func (t valueShape) scaleAll(alpha reg.GPPhysical, scaled string) {
+	some := t.Fresh("some_rows")
+	factor, exponent, large, sum := t.other(0), t.other(1), t.other(2), t.other(3)
+	t.Splat(0x70000000, exponent)
+	t.VPTERNLOGD(operand.U8(0xFF), large, large, large)
+	for r := range t.rows {
+		t.CMPL(At(alpha, 4*r), operand.U8(0))
+		t.JLT(operand.LabelRef(some)) // -1 or -0
+		t.VBROADCASTSS(At(alpha, 4*r), factor)
+		for w := range t.width {
+			acc := t.acc(r, w)
+			t.VMULPS(t.vector(t.row(r), w), factor, acc)
+			t.VPADDD(exponent, acc, sum)
+			t.VPTERNLOGD(operand.U8(0x60), acc, sum, large) // large and the signs differ
+		}
+	}
+	t.VPTESTMD(t.full(0x80000000), large, reg.K2)
+	t.KORTESTW(reg.K2, reg.K2)
+	t.JCS(operand.LabelRef(scaled)) // all ones
+	for r := range t.rows {
+		for w := range t.width {
+			t.flushSum(t.acc(r, w), exponent)
+		}
+	}
+	t.JMP(operand.LabelRef(scaled))
+	t.Label(some)
+}
+
+// flushSum makes +0 of what is below 2^-95. exponent holds the bits of which a larger magnitude has one.
+func (t valueShape) flushSum(acc reg.VecPhysical, exponent operand.Op) {
+	t.VPTESTMD(exponent, acc, reg.K2)
+	t.VMOVUPS_Z(acc, reg.K2, acc)
 }
 
 const minusOneBits = 0xBF800000

@@ -183,6 +183,14 @@ func (w *softmax) plain(general string) {
 	w.any(cmpUnord, sums[0], sums[0], general)
 
 	spread, done := w.Fresh("spread"), w.Fresh("plain")
+	if w.pairs && w.dots() {
+		low := w.Fresh("low")
+		w.VSUBPS(w.top, lowest, sums[0])
+		w.any(cmpNge, w.full(minus41Bits), sums[0], low)
+		w.probabilities(expLarge, false, false)
+		w.JMP(operand.LabelRef(done))
+		w.Label(low)
+	}
 	w.VSUBPS(w.top, lowest, sums[0])
 	w.any(cmpNge, w.full(minus87Bits), sums[0], spread) // or NaN, which m may be
 	w.probabilities(expNormal, false, false)
@@ -384,13 +392,22 @@ func (w *softmax) mask(tail bool, place operand.Mem, e expRegs) {
 func (w *softmax) finish(masked, tail bool) {
 	e := w.exps[0]
 	w.load(tail, w.of("m"), e.x)
+	if w.pairs {
+		w.unseen(e.x, e.t)
+	}
 	w.VSUBPS(w.top, e.x, e.x)
 	w.store(tail, w.top, w.of("m")) // as it was where nothing is seen
+	if w.pairs {
+		w.VMOVUPS(e.t, w.top)
+	}
 	expVec(w.G, w.consts, expLow, e)
 	alpha, l, l0, seen := e.y, e.x, e.r, e.t
 	w.load(tail, w.of("l"), l0)
 	w.VMOVUPS(l0, l)
 	w.VFMADD213PS(w.sum, alpha, l)
+	if w.pairs {
+		w.Or(w.top, alpha, alpha)
+	}
 	switch {
 	case masked && w.Wide():
 		none := w.consts.one

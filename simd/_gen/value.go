@@ -13,7 +13,8 @@ import (
 //	registers  DI v of the strip, SI and DX p and o of the row block, R8 and R9 p and v of the key, R10 and R11 one and
 //	           three strides of p, R12 and R13 of v, BX the stride of o, R14 rows left, CX keys left, AX and R15 scratch
 //	reads      each strip of v once for each row block: a strip stays in L1; o once; p once for each strip
-//	order      strips of columns, in them blocks of rows, in them keys; an output stays in a register for all keys
+//	order      strips of columns, in them blocks of rows, in them keys, of which AVX-512 takes the last two row by row; an
+//	           output stays in a register for all keys
 //	limits     none
 func valueTile(g *G) { valueBody(g, valueShape{}) }
 
@@ -112,6 +113,7 @@ func valueBody(g *G, of valueShape) {
 		of.strips(tallest)
 	}
 	g.Label(done)
+	of.askRest()
 	g.Done()
 }
 
@@ -194,12 +196,14 @@ func (t valueShape) block() {
 	t.toRows()
 	t.open()
 	t.prefetch()
+	t.askNext()
 	t.MOVQ(valueP, keyP)
 	t.MOVQ(valueV, keyV)
 	if t.keys == someKeys {
 		t.MOVQ(operand.U64(t.hidden()<<32|t.hidden()), valueScratch2)
 	}
 	step, group, some, end := t.Fresh("step"), t.Fresh("group"), t.Fresh("some"), t.Fresh("keys_end")
+	groups, last, stored := t.Fresh("groups"), t.Fresh("last"), t.Fresh("stored")
 	t.Arg(t.keysName(), keysLeft)
 	if t.keys == causalKeys {
 		t.seenByAll()
@@ -213,7 +217,7 @@ func (t valueShape) block() {
 		t.JNZ(operand.LabelRef(step))
 	} else {
 		t.TESTQ(operand.U32(keyGroup-1), keysLeft)
-		t.JZ(operand.LabelRef(group))
+		t.JZ(operand.LabelRef(groups))
 		t.Label(step)
 		t.step()
 		t.DECQ(keysLeft)
@@ -221,6 +225,12 @@ func (t valueShape) block() {
 		t.JNZ(operand.LabelRef(step))
 		t.TESTQ(keysLeft, keysLeft)
 		t.JZ(operand.LabelRef(end))
+		t.Label(groups)
+		if t.storesByRow() {
+			t.CMPQ(keysLeft, operand.U8(keyGroup))
+			t.JEQ(operand.LabelRef(last))
+			t.SUBQ(operand.U8(keyGroup), keysLeft)
+		}
 		t.Label(group)
 		if t.keys == someKeys {
 			t.signs(some)
@@ -229,6 +239,12 @@ func (t valueShape) block() {
 			t.key(key)
 		}
 		t.pass(group)
+		if t.storesByRow() {
+			t.Label(last)
+			t.lastGroup()
+			t.toRows()
+			t.JMP(operand.LabelRef(stored))
+		}
 		if t.keys == someKeys {
 			t.JMP(operand.LabelRef(end))
 			t.Label(some)
@@ -246,6 +262,46 @@ func (t valueShape) block() {
 	}
 	t.toRows()
 	t.close()
+	t.Label(stored)
+}
+
+// storesByRow tells that the last group of keys ends row by row, each with its stores. Stores that come all at once, after
+// the last product, wait for each other while no product is left to wait with them.
+func (t valueShape) storesByRow() bool {
+	return t.keys == everyKey && t.Wide() && !t.splits() && !t.tail && t.width <= 2 && t.rows > 2
+}
+
+// lastGroup takes the last group of keys and stores the outputs.
+func (t valueShape) lastGroup() {
+	const inner = keyGroup - 2 // the first of the keys that go row by row
+	for key := range inner {
+		t.key(key)
+	}
+	v := func(key, w int) reg.VecPhysical { return t.other(t.width*(key-inner) + w) }
+	for key := inner; key < keyGroup; key++ {
+		for w := range t.width {
+			t.load(t.vOf(key, w), v(key, w))
+		}
+	}
+	bases := []reg.GPPhysical{valueO, valueScratch, valueScratch2} // of rows 0, 3 and 6
+	for i := 1; 3*i < t.rows; i++ {
+		t.LEAQ(AtX(strideO, strideO, 2, 0), bases[i])
+		t.ADDQ(bases[i-1], bases[i])
+	}
+	for r := range t.rows {
+		for key := inner; key < keyGroup; key++ {
+			for w := range t.width {
+				t.multiplySpread(t.pOf(key, r), v(key, w), t.acc(r, w))
+			}
+		}
+		row := At(bases[r/3], 0)
+		if r%3 > 0 {
+			row = AtX(bases[r/3], strideO, uint8(r%3), 0)
+		}
+		for w := range t.width {
+			t.VMOVUPS(t.acc(r, w), t.vector(row, w))
+		}
+	}
 }
 
 // seenByAll lowers keysLeft to the keys that the first row of the block sees, and so all do, or to the pairs of them.
@@ -354,6 +410,9 @@ func (t valueShape) open() {
 	t.Base("p", offset)
 	t.SUBQ(valueP, offset)
 	t.SUBQ(offset, alpha)
+	if t.paired && t.Wide() && !t.tail {
+		t.scaleAll(alpha, opened)
+	}
 	for r := range t.rows {
 		if t.paired {
 			t.scaleSums(r, At(alpha, 4*r))
@@ -426,6 +485,46 @@ func (t valueShape) prefetch() {
 	}
 }
 
+// nextLines is how many lines of next a block asks for: no more than are soon on their way, or the processor waits.
+const nextLines = 8
+
+// askNext asks for the next lines of next, in the second cache as prefetchLines does. What is left of it stays in the frame.
+func (t valueShape) askNext() {
+	if !t.paired || t.keys != everyKey {
+		return
+	}
+	asked, next := t.Fresh("asked"), t.Param("next")
+	base, left := place(next.Base()), place(next.Len())
+	t.CMPQ(left, operand.U8(0))
+	t.JLE(operand.LabelRef(asked))
+	t.MOVQ(base, valueScratch)
+	for line := range nextLines {
+		t.PREFETCHT1(At(valueScratch, 64*line))
+	}
+	t.ADDQ(operand.U32(64*nextLines), base)
+	t.SUBQ(operand.U32(64*nextLines), left)
+	t.Label(asked)
+}
+
+// askRest asks for what the blocks have left, where they are few.
+func (t valueShape) askRest() {
+	if !t.paired || t.keys != everyKey {
+		return
+	}
+	line, asked, next := t.Fresh("line"), t.Fresh("asked"), t.Param("next")
+	base, left := valueScratch, valueScratch2
+	t.Load(next.Len(), left)
+	t.TESTQ(left, left)
+	t.JLE(operand.LabelRef(asked))
+	t.Load(next.Base(), base)
+	t.Label(line)
+	t.PREFETCHT1(At(base, 0))
+	t.ADDQ(operand.U8(64), base)
+	t.SUBQ(operand.U8(64), left)
+	t.JGT(operand.LabelRef(line))
+	t.Label(asked)
+}
+
 // pOf is p of row r for key i of the group, vOf vector w of its values.
 func (t valueShape) pOf(i, r int) operand.Mem {
 	return plus(oneOfFour(keyP, strideP, strideP3, i), 4*r)
@@ -447,14 +546,15 @@ func (t valueShape) key(i int) {
 	for w := range t.width {
 		t.load(t.vOf(i, w), t.other(w))
 	}
-	if !t.tail { // what the next strip needs
+	if !t.tail && !t.paired { // what the next strip needs
 		for line := 0; line < t.width*t.Bytes(); line += 64 {
 			t.PREFETCHT0(plus(t.vOf(i, t.width), line))
 		}
 	}
 	for r := range t.rows {
-		// Zen 4 does one and a half fma and broadcasts a cycle, together; a broadcast within an fma is free.
-		embedded := t.Wide() && r%3 == 1
+		// Zen 4 does one and a half fma and broadcasts a cycle, together; a broadcast within an fma is free. In pairs it
+		// gains by more of them.
+		embedded := t.Wide() && (r%3 == 1 || t.paired && r%4 > 0)
 		p := t.other(2 + r%2)
 		if !embedded {
 			t.VBROADCASTSS(t.pOf(i, r), p)

@@ -9,9 +9,10 @@ const masked = 0x80000000
 const maxKeys = 64
 
 var (
-	negInf = float32(math.Inf(-1))
-	posInf = float32(math.Inf(1))
-	nan    = float32(math.NaN())
+	negInf  = float32(math.Inf(-1))
+	posInf  = float32(math.Inf(1))
+	negZero = float32(math.Copysign(0, -1))
+	nan     = float32(math.NaN())
 )
 
 // larger is the maximum that lets a NaN win and keeps a when both are equal.
@@ -232,32 +233,59 @@ func FoldRows(O []float32, ldO int, M, L []float32, o []float32, ldo int, m, l [
 // three. sink, lse and maxlogit may be nil.
 func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, _ int) {
 	for j := range n {
-		den, sum, top := L[j], posInf, M[j]+0
-		to, from := span(out, j*ldout, cols), span(O, j*ldO, cols)
-		switch {
-		case M[j] == negInf:
-			clear(to)
-		case L[j] != L[j]:
-			sum, top = nan, nan
-			for c := range to {
-				to[c] = nan
-			}
-		default:
-			sum = M[j] + Log(L[j])
-			if sink != nil {
-				den += Exp(sink[j] - M[j])
-			}
-			for c, x := range from {
-				to[c] = x / den
-			}
-		}
-		if lse != nil {
-			lse[j] = sum
-		}
-		if maxlogit != nil {
-			maxlogit[j] = top
+		row := finish(M, L, sink, lse, maxlogit, j)
+		to := span(out, j*ldout, cols)
+		for c, x := range span(O, j*ldO, cols) {
+			to[c] = row.of(x)
 		}
 	}
+}
+
+// FinishRowsBF16 is FinishRows with outputs rounded to bfloat16, to nearest even.
+func FinishRowsBF16(out []uint16, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, _ int) {
+	for j := range n {
+		row := finish(M, L, sink, lse, maxlogit, j)
+		to := span(out, j*ldout, cols)
+		for c, x := range span(O, j*ldO, cols) {
+			to[c] = F32ToBF16(row.of(x))
+		}
+	}
+}
+
+// finished is what becomes of a row: value everywhere, or quotients by den.
+type finished struct {
+	den, value float32
+	constant   bool
+}
+
+func (f finished) of(x float32) float32 {
+	if f.constant {
+		return f.value
+	}
+	return x / f.den
+}
+
+// finish is FinishRows for the numbers of row j.
+func finish(M, L, sink, lse, maxlogit []float32, j int) finished {
+	row, sum, top := finished{den: L[j]}, posInf, M[j]+0
+	switch {
+	case M[j] == negInf:
+		row = finished{constant: true}
+	case L[j] != L[j]:
+		row, sum, top = finished{value: nan, constant: true}, nan, nan
+	default:
+		sum = M[j] + Log(L[j])
+		if sink != nil {
+			row.den += Exp(sink[j] - M[j])
+		}
+	}
+	if lse != nil {
+		lse[j] = sum
+	}
+	if maxlogit != nil {
+		maxlogit[j] = top
+	}
+	return row
 }
 
 // MergeRows merges p partial results of n rows of d values. parts is [p][n][d], each part normalised, partsLSE is

@@ -123,5 +123,6 @@ func XorWords(x []uint64) uint64 {
 	return a ^ b ^ c ^ d
 }
 
-// Prefetch asks the processor for the lines of x. It is a hint and computes nothing; pure Go has no way to give it.
-func Prefetch(x []byte) {}
+// Prefetch asks the processor for the lines of rows of n bytes, ld apart. It is a hint and computes nothing; pure Go has
+// no way to give it.
+func Prefetch(x []byte, ld, n, rows int) {}

@@ -372,6 +372,12 @@ func TestFinishRows(t *testing.T) {
 		again := []float32{7, 7, 7}
 		ref.FinishRows(again, 3, O, 3, []float32{c.M}, []float32{c.L}, c.sink, nil, nil, 1, 3, 0)
 		kerneltest.Equal(t, out, again, "%s: output alone", c.name)
+		halves, want := make([]uint16, 3), make([]uint16, 3)
+		lse[0], top[0] = 7, 7
+		ref.FinishRowsBF16(halves, 3, O, 3, []float32{c.M}, []float32{c.L}, c.sink, lse, top, 1, 3, 0)
+		ref.NarrowBF16(want, out)
+		assert.Equal(t, want, halves, "%s: output in bf16", c.name)
+		kerneltest.Equal(t, []float32{c.lse, c.top}, []float32{lse[0], top[0]}, "%s: lse, max logit beside bf16", c.name)
 	}
 	trials(t, func(t *testing.T, r *rand.Rand, class kerneltest.Class) {
 		const n, cols = 5, 7

@@ -12,7 +12,7 @@ const maskedBF16 = 0x8000
 //		alpha = -1                   m and l stay
 //	} else {
 //		top = max(m, t[...])         of the keys seen; a NaN wins
-//		alpha = exp(m - top)
+//		alpha = exp(m - top)         -0 if that is 0 as m is -Inf: nothing was seen before
 //		p[key] = exp(t[key] - top)   as NarrowActBF16 has it
 //		sum = p[...]                 summed in key order from zero
 //		l = fma(l, alpha, sum)
@@ -53,6 +53,9 @@ func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi
 		alpha[j] = -1
 		if seen {
 			alpha[j] = Exp(m[j] - top)
+			if alpha[j] == 0 && m[j] == negInf {
+				alpha[j] = negZero
+			}
 			m[j], l[j] = top, Fma(l[j], alpha[j], sum)
 		}
 	}
@@ -63,7 +66,9 @@ func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi
 // X is
 //
 //	x := o[j*ldo+c]
-//	if alpha != nil && alpha[j] != -1 {
+//	if alpha != nil && alpha[j] is -0 {
+//		x = 0                        whatever o holds
+//	} else if alpha != nil && alpha[j] != -1 {
 //		x = x * alpha[j]             rounded, at 1 too
 //		if |x| < 0x1p-95 {
 //			x = 0
@@ -76,8 +81,8 @@ func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi
 //	}
 //
 // p holds nothing below 0x1p-60 and v nothing below 0x1p-52 but zeros. Where nothing is scaled, o holds nothing below
-// 0x1p-95 but +0.
-func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int) {
+// 0x1p-95 but +0. next is a hint, as Prefetch is.
+func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int, next []byte) {
 	valueTilePairs(o, ldo, p, ldp, v, ldv, alpha, pairs, n, cols, false)
 }
 
@@ -132,8 +137,12 @@ func valueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv i
 	}
 }
 
-// scaleSums multiplies sums by alpha, rounded, and makes those +0 that are below 2^-95.
+// scaleSums multiplies sums by alpha, rounded, and makes those +0 that are below 2^-95, or all if alpha is -0.
 func scaleSums(sums []float32, alpha float32) {
+	if math.Float32bits(alpha) == 1<<31 {
+		clear(sums)
+		return
+	}
 	for c, x := range sums {
 		x = float32(x * alpha)
 		if math.Float32bits(x)&0x7FFFFFFF < leastSum {

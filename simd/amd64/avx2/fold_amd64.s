@@ -398,10 +398,8 @@ TEXT ·FinishRows(SB), NOSPLIT, $0-208
 	MOVQ  O_base+32(FP), SI
 	MOVQ  ldO+56(FP), R8
 	SHLQ  $0x02, R8
-	MOVQ  out_base+0(FP), AX
-	MOVQ  ldout+24(FP), CX
-	SHLQ  $0x02, CX
-	ORQ   CX, AX
+	MOVQ  DI, AX
+	ORQ   R9, AX
 	TESTQ $0x0000003f, AX
 	JZ    whole_1
 	MOVQ  $0x00000000, bypass+200(FP)
@@ -826,6 +824,532 @@ DATA v7f800000<>+20(SB)/4, $0x7f800000
 DATA v7f800000<>+24(SB)/4, $0x7f800000
 DATA v7f800000<>+28(SB)/4, $0x7f800000
 GLOBL v7f800000<>(SB), RODATA|NOPTR, $32
+
+// func FinishRowsBF16(out []uint16, ldout int, O []float32, ldO int, M []float32, L []float32, sink []float32, lse []float32, maxlogit []float32, n int, cols int, bypass int)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·FinishRowsBF16(SB), NOSPLIT, $0-208
+	MOVQ  out_base+0(FP), DI
+	MOVQ  ldout+24(FP), R9
+	SHLQ  $0x02, R9
+	SARQ  $0x01, R9
+	MOVQ  O_base+32(FP), SI
+	MOVQ  ldO+56(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  DI, AX
+	ORQ   R9, AX
+	TESTQ $0x0000003f, AX
+	JZ    whole_1
+	MOVQ  $0x00000000, bypass+200(FP)
+
+whole_1:
+	MOVQ n+184(FP), R10
+	XORL R11, R11
+
+fours_2:
+	TESTQ R10, R10
+	JZ    done_6
+	MOVQ  R10, R12
+	CMPQ  R12, $0x04
+	JLE   few_3
+	MOVL  $0x00000004, R12
+
+few_3:
+	SUBQ        R12, R10
+	LEAQ        tailmask<>+0(SB), CX
+	SHLQ        $0x02, R12
+	SUBQ        R12, CX
+	SHRQ        $0x02, R12
+	VMOVUPS     32(CX), X12
+	MOVQ        M_base+64(FP), CX
+	VMASKMOVPS  (CX)(R11*1), X12, X8
+	MOVQ        L_base+88(FP), CX
+	VMASKMOVPS  (CX)(R11*1), X12, X10
+	VCMPPS      $0x00, vff800000<>+0(SB), X8, X9
+	VMOVMSKPS   X9, R13
+	VMOVAPS     X10, X13
+	MOVQ        sink_base+112(FP), CX
+	TESTQ       CX, CX
+	JZ          none_7
+	MOVQ        sink_base+112(FP), CX
+	VMASKMOVPS  (CX)(R11*1), X12, X0
+	VSUBPS      X8, X0, X0
+	VMOVUPS     vc2d00000<>+0(SB), X1
+	VMAXPS      X0, X1, X0
+	VMOVUPS     v42b20000<>+0(SB), X1
+	VMINPS      X0, X1, X0
+	VMOVUPS     v4b4000fe<>+0(SB), X1
+	VFMADD231PS v3fb8aa3b<>+0(SB), X0, X1
+	VSUBPS      v4b4000fe<>+0(SB), X1, X2
+	VFMADD231PS vbf317218<>+0(SB), X2, X0
+	VMOVUPS     X0, X3
+	VFMADD231PS v3102e308<>+0(SB), X2, X3
+	VMOVUPS     v3ab51e84<>+0(SB), X4
+	VFMADD213PS v3c091c2b<>+0(SB), X3, X4
+	VFMADD213PS v3d2aac5f<>+0(SB), X3, X4
+	VFMADD213PS v3e2aaa4a<>+0(SB), X3, X4
+	VFMADD213PS v3efffffe<>+0(SB), X3, X4
+	VMULPS      X3, X3, X3
+	VMULPS      X3, X4, X4
+	VFMADD231PS v3102e308<>+0(SB), X2, X4
+	VADDPS      X4, X0, X4
+	VADDPS      v3f800000<>+0(SB), X4, X4
+	VPSRLD      $0x01, X1, X3
+	VPSUBD      X3, X1, X1
+	VPSLLD      $0x17, X3, X3
+	VPSLLD      $0x17, X1, X1
+	VMULPS      X3, X4, X4
+	VMULPS      X1, X4, X4
+	VADDPS      X4, X13, X13
+
+none_7:
+	MOVQ       lse_base+136(FP), CX
+	TESTQ      CX, CX
+	JZ         none_8
+	VCVTPS2PD  X10, Y0
+	VPSRLQ     $0x34, Y0, Y1
+	VPOR       d4330000000000000<>+0(SB), Y1, Y1
+	VSUBPD     d43300000000003ff<>+0(SB), Y1, Y1
+	VPAND      d000fffffffffffff<>+0(SB), Y0, Y0
+	VPOR       d3ff0000000000000<>+0(SB), Y0, Y0
+	VCMPPD     $0x0d, d3ff6a09e667f3bcd<>+0(SB), Y0, Y2
+	VPAND      d3ff0000000000000<>+0(SB), Y2, Y5
+	VADDPD     Y5, Y1, Y1
+	VMULPD     d3fe0000000000000<>+0(SB), Y0, Y5
+	VBLENDVPD  Y2, Y5, Y0, Y0
+	VSUBPD     d3ff0000000000000<>+0(SB), Y0, Y2
+	VADDPD     d3ff0000000000000<>+0(SB), Y0, Y5
+	VDIVPD     Y5, Y2, Y2
+	VMULPD     Y2, Y2, Y3
+	VMOVUPD    d3fa642c8590b2164<>+0(SB), Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fa8618618618618<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3faaf286bca1af28<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fae1e1e1e1e1e1e<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fb1111111111111<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fb3b13b13b13b14<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fb745d1745d1746<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fbc71c71c71c71c<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fc2492492492492<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fc999999999999a<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fd5555555555555<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     Y2, Y2, Y2
+	VMULPD     Y2, Y4, Y4
+	VMULPD     d3dea39ef35793c76<>+0(SB), Y1, Y5
+	VADDPD     Y5, Y4, Y4
+	VADDPD     Y4, Y2, Y2
+	VMULPD     d3fe62e42fee00000<>+0(SB), Y1, Y1
+	VADDPD     Y2, Y1, Y1
+	VCVTPD2PSY Y1, X6
+	VPXOR      X1, X1, X1
+	VCMPPS     $0x00, v7f800000<>+0(SB), X10, X0
+	VBLENDVPS  X0, X10, X6, X6
+	VCMPPS     $0x09, X1, X10, X0
+	VPOR       X0, X6, X6
+	VCMPPS     $0x00, X1, X10, X0
+	VBLENDVPS  X0, vff800000<>+0(SB), X6, X6
+	VADDPS     X6, X8, X6
+	VBLENDVPS  X9, v7f800000<>+0(SB), X6, X6
+	MOVQ       lse_base+136(FP), CX
+	VMASKMOVPS X6, X12, (CX)(R11*1)
+
+none_8:
+	MOVQ       maxlogit_base+160(FP), CX
+	TESTQ      CX, CX
+	JZ         none_9
+	VPXOR      X1, X1, X1
+	VADDPS     X1, X8, X1
+	VCMPPS     $0x03, X10, X10, X0
+	VPANDN     X0, X9, X0
+	VPOR       X0, X1, X1
+	MOVQ       maxlogit_base+160(FP), CX
+	VMASKMOVPS X1, X12, (CX)(R11*1)
+
+none_9:
+	ADDQ $0x10, R11
+
+row_4:
+	TESTL        $0x00000001, R13
+	JNZ          empty_10
+	VBROADCASTSS X13, Y10
+	CMPQ         bypass+200(FP), $0x00
+	JEQ          cached_11
+	XORL         AX, AX
+	MOVQ         cols+192(FP), BX
+	SUBQ         $0x00000020, BX
+	JLT          short_13
+
+columns_12:
+	VMOVUPS   (SI)(AX*2), Y0
+	VMOVUPS   32(SI)(AX*2), Y2
+	VMOVUPS   64(SI)(AX*2), Y4
+	VMOVUPS   96(SI)(AX*2), Y6
+	VDIVPS    Y10, Y0, Y0
+	VCMPPS    $0x03, Y0, Y0, Y11
+	VPSRLD    $0x10, Y0, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y0, Y0
+	VPADDD    Y9, Y0, Y0
+	VPSRLD    $0x10, Y0, Y0
+	VPBLENDVB Y11, Y8, Y0, Y0
+	VDIVPS    Y10, Y2, Y2
+	VCMPPS    $0x03, Y2, Y2, Y11
+	VPSRLD    $0x10, Y2, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y2, Y2
+	VPADDD    Y9, Y2, Y2
+	VPSRLD    $0x10, Y2, Y2
+	VPBLENDVB Y11, Y8, Y2, Y2
+	VDIVPS    Y10, Y4, Y4
+	VCMPPS    $0x03, Y4, Y4, Y11
+	VPSRLD    $0x10, Y4, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y4, Y4
+	VPADDD    Y9, Y4, Y4
+	VPSRLD    $0x10, Y4, Y4
+	VPBLENDVB Y11, Y8, Y4, Y4
+	VDIVPS    Y10, Y6, Y6
+	VCMPPS    $0x03, Y6, Y6, Y11
+	VPSRLD    $0x10, Y6, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y6, Y6
+	VPADDD    Y9, Y6, Y6
+	VPSRLD    $0x10, Y6, Y6
+	VPBLENDVB Y11, Y8, Y6, Y6
+	VPACKUSDW Y2, Y0, Y0
+	VPERMQ    $0xd8, Y0, Y0
+	VMOVNTPS  Y0, (DI)(AX*1)
+	VPACKUSDW Y6, Y4, Y4
+	VPERMQ    $0xd8, Y4, Y4
+	VMOVNTPS  Y4, 32(DI)(AX*1)
+	ADDQ      $0x00000040, AX
+	SUBQ      $0x00000020, BX
+	JGE       columns_12
+
+short_13:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000008, BX
+	JLT  short_15
+
+columns_14:
+	VMOVUPS      (SI)(AX*2), Y0
+	VDIVPS       Y10, Y0, Y0
+	VCMPPS       $0x03, Y0, Y0, Y11
+	VPSRLD       $0x10, Y0, Y8
+	VPAND        v00000001<>+0(SB), Y8, Y9
+	VPOR         v00000040<>+0(SB), Y8, Y8
+	VPADDD       v00007fff<>+0(SB), Y0, Y0
+	VPADDD       Y9, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VPBLENDVB    Y11, Y8, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X8
+	VPACKUSDW    X8, X0, X0
+	VMOVNTPS     X0, (DI)(AX*1)
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000008, BX
+	JGE          columns_14
+
+short_15:
+	ADDQ         $0x00000008, BX
+	JZ           end_16
+	LEAQ         tailmask<>+0(SB), DX
+	SHLQ         $0x02, BX
+	SUBQ         BX, DX
+	SHRQ         $0x02, BX
+	VMOVUPS      32(DX), Y12
+	VMASKMOVPS   (SI)(AX*2), Y12, Y0
+	VDIVPS       Y10, Y0, Y0
+	VCMPPS       $0x03, Y0, Y0, Y11
+	VPSRLD       $0x10, Y0, Y8
+	VPAND        v00000001<>+0(SB), Y8, Y9
+	VPOR         v00000040<>+0(SB), Y8, Y8
+	VPADDD       v00007fff<>+0(SB), Y0, Y0
+	VPADDD       Y9, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VPBLENDVB    Y11, Y8, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X8
+	VPACKUSDW    X8, X0, X0
+
+word_17:
+	VMOVD   X0, CX
+	MOVW    CX, (DI)(AX*1)
+	VPSRLDQ $0x02, X0, X0
+	ADDQ    $0x02, AX
+	DECQ    BX
+	JNZ     word_17
+
+end_16:
+	JMP next_5
+
+cached_11:
+	XORL AX, AX
+	MOVQ cols+192(FP), BX
+	SUBQ $0x00000020, BX
+	JLT  short_19
+
+columns_18:
+	VMOVUPS   (SI)(AX*2), Y0
+	VMOVUPS   32(SI)(AX*2), Y2
+	VMOVUPS   64(SI)(AX*2), Y4
+	VMOVUPS   96(SI)(AX*2), Y6
+	VDIVPS    Y10, Y0, Y0
+	VCMPPS    $0x03, Y0, Y0, Y11
+	VPSRLD    $0x10, Y0, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y0, Y0
+	VPADDD    Y9, Y0, Y0
+	VPSRLD    $0x10, Y0, Y0
+	VPBLENDVB Y11, Y8, Y0, Y0
+	VDIVPS    Y10, Y2, Y2
+	VCMPPS    $0x03, Y2, Y2, Y11
+	VPSRLD    $0x10, Y2, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y2, Y2
+	VPADDD    Y9, Y2, Y2
+	VPSRLD    $0x10, Y2, Y2
+	VPBLENDVB Y11, Y8, Y2, Y2
+	VDIVPS    Y10, Y4, Y4
+	VCMPPS    $0x03, Y4, Y4, Y11
+	VPSRLD    $0x10, Y4, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y4, Y4
+	VPADDD    Y9, Y4, Y4
+	VPSRLD    $0x10, Y4, Y4
+	VPBLENDVB Y11, Y8, Y4, Y4
+	VDIVPS    Y10, Y6, Y6
+	VCMPPS    $0x03, Y6, Y6, Y11
+	VPSRLD    $0x10, Y6, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y6, Y6
+	VPADDD    Y9, Y6, Y6
+	VPSRLD    $0x10, Y6, Y6
+	VPBLENDVB Y11, Y8, Y6, Y6
+	VPACKUSDW Y2, Y0, Y0
+	VPERMQ    $0xd8, Y0, Y0
+	VMOVUPS   Y0, (DI)(AX*1)
+	VPACKUSDW Y6, Y4, Y4
+	VPERMQ    $0xd8, Y4, Y4
+	VMOVUPS   Y4, 32(DI)(AX*1)
+	ADDQ      $0x00000040, AX
+	SUBQ      $0x00000020, BX
+	JGE       columns_18
+
+short_19:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000008, BX
+	JLT  short_21
+
+columns_20:
+	VMOVUPS      (SI)(AX*2), Y0
+	VDIVPS       Y10, Y0, Y0
+	VCMPPS       $0x03, Y0, Y0, Y11
+	VPSRLD       $0x10, Y0, Y8
+	VPAND        v00000001<>+0(SB), Y8, Y9
+	VPOR         v00000040<>+0(SB), Y8, Y8
+	VPADDD       v00007fff<>+0(SB), Y0, Y0
+	VPADDD       Y9, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VPBLENDVB    Y11, Y8, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X8
+	VPACKUSDW    X8, X0, X0
+	VMOVUPS      X0, (DI)(AX*1)
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000008, BX
+	JGE          columns_20
+
+short_21:
+	ADDQ         $0x00000008, BX
+	JZ           end_22
+	LEAQ         tailmask<>+0(SB), DX
+	SHLQ         $0x02, BX
+	SUBQ         BX, DX
+	SHRQ         $0x02, BX
+	VMOVUPS      32(DX), Y12
+	VMASKMOVPS   (SI)(AX*2), Y12, Y0
+	VDIVPS       Y10, Y0, Y0
+	VCMPPS       $0x03, Y0, Y0, Y11
+	VPSRLD       $0x10, Y0, Y8
+	VPAND        v00000001<>+0(SB), Y8, Y9
+	VPOR         v00000040<>+0(SB), Y8, Y8
+	VPADDD       v00007fff<>+0(SB), Y0, Y0
+	VPADDD       Y9, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VPBLENDVB    Y11, Y8, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X8
+	VPACKUSDW    X8, X0, X0
+
+word_23:
+	VMOVD   X0, CX
+	MOVW    CX, (DI)(AX*1)
+	VPSRLDQ $0x02, X0, X0
+	ADDQ    $0x02, AX
+	DECQ    BX
+	JNZ     word_23
+
+end_22:
+	JMP next_5
+
+empty_10:
+	VPXOR Y10, Y10, Y10
+	XORL  AX, AX
+	MOVQ  cols+192(FP), BX
+	SUBQ  $0x00000020, BX
+	JLT   short_25
+
+columns_24:
+	VCMPPS    $0x03, Y10, Y10, Y11
+	VPSRLD    $0x10, Y10, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y10, Y10
+	VPADDD    Y9, Y10, Y10
+	VPSRLD    $0x10, Y10, Y10
+	VPBLENDVB Y11, Y8, Y10, Y10
+	VCMPPS    $0x03, Y10, Y10, Y11
+	VPSRLD    $0x10, Y10, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y10, Y10
+	VPADDD    Y9, Y10, Y10
+	VPSRLD    $0x10, Y10, Y10
+	VPBLENDVB Y11, Y8, Y10, Y10
+	VCMPPS    $0x03, Y10, Y10, Y11
+	VPSRLD    $0x10, Y10, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y10, Y10
+	VPADDD    Y9, Y10, Y10
+	VPSRLD    $0x10, Y10, Y10
+	VPBLENDVB Y11, Y8, Y10, Y10
+	VCMPPS    $0x03, Y10, Y10, Y11
+	VPSRLD    $0x10, Y10, Y8
+	VPAND     v00000001<>+0(SB), Y8, Y9
+	VPOR      v00000040<>+0(SB), Y8, Y8
+	VPADDD    v00007fff<>+0(SB), Y10, Y10
+	VPADDD    Y9, Y10, Y10
+	VPSRLD    $0x10, Y10, Y10
+	VPBLENDVB Y11, Y8, Y10, Y10
+	VPACKUSDW Y10, Y10, Y10
+	VPERMQ    $0xd8, Y10, Y10
+	VMOVUPS   Y10, (DI)(AX*1)
+	VPACKUSDW Y10, Y10, Y10
+	VPERMQ    $0xd8, Y10, Y10
+	VMOVUPS   Y10, 32(DI)(AX*1)
+	ADDQ      $0x00000040, AX
+	SUBQ      $0x00000020, BX
+	JGE       columns_24
+
+short_25:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000008, BX
+	JLT  short_27
+
+columns_26:
+	VCMPPS       $0x03, Y10, Y10, Y11
+	VPSRLD       $0x10, Y10, Y8
+	VPAND        v00000001<>+0(SB), Y8, Y9
+	VPOR         v00000040<>+0(SB), Y8, Y8
+	VPADDD       v00007fff<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y10
+	VPSRLD       $0x10, Y10, Y10
+	VPBLENDVB    Y11, Y8, Y10, Y10
+	VEXTRACTI128 $0x01, Y10, X8
+	VPACKUSDW    X8, X10, X10
+	VMOVUPS      X10, (DI)(AX*1)
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000008, BX
+	JGE          columns_26
+
+short_27:
+	ADDQ         $0x00000008, BX
+	JZ           end_28
+	LEAQ         tailmask<>+0(SB), DX
+	SHLQ         $0x02, BX
+	SUBQ         BX, DX
+	SHRQ         $0x02, BX
+	VMOVUPS      32(DX), Y12
+	VCMPPS       $0x03, Y10, Y10, Y11
+	VPSRLD       $0x10, Y10, Y8
+	VPAND        v00000001<>+0(SB), Y8, Y9
+	VPOR         v00000040<>+0(SB), Y8, Y8
+	VPADDD       v00007fff<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y10
+	VPSRLD       $0x10, Y10, Y10
+	VPBLENDVB    Y11, Y8, Y10, Y10
+	VEXTRACTI128 $0x01, Y10, X8
+	VPACKUSDW    X8, X10, X10
+
+word_29:
+	VMOVD   X10, CX
+	MOVW    CX, (DI)(AX*1)
+	VPSRLDQ $0x02, X10, X10
+	ADDQ    $0x02, AX
+	DECQ    BX
+	JNZ     word_29
+
+end_28:
+next_5:
+	ADDQ      R9, DI
+	ADDQ      R8, SI
+	VPERMILPS $0x39, X13, X13
+	VPERMILPS $0x39, X14, X14
+	SHRL      $0x01, R13
+	SHRL      $0x01, R15
+	DECQ      R12
+	JNZ       row_4
+	JMP       fours_2
+
+done_6:
+	SFENCE
+	VZEROUPPER
+	RET
+
+DATA v00000001<>+0(SB)/4, $0x00000001
+DATA v00000001<>+4(SB)/4, $0x00000001
+DATA v00000001<>+8(SB)/4, $0x00000001
+DATA v00000001<>+12(SB)/4, $0x00000001
+DATA v00000001<>+16(SB)/4, $0x00000001
+DATA v00000001<>+20(SB)/4, $0x00000001
+DATA v00000001<>+24(SB)/4, $0x00000001
+DATA v00000001<>+28(SB)/4, $0x00000001
+GLOBL v00000001<>(SB), RODATA|NOPTR, $32
+
+DATA v00000040<>+0(SB)/4, $0x00000040
+DATA v00000040<>+4(SB)/4, $0x00000040
+DATA v00000040<>+8(SB)/4, $0x00000040
+DATA v00000040<>+12(SB)/4, $0x00000040
+DATA v00000040<>+16(SB)/4, $0x00000040
+DATA v00000040<>+20(SB)/4, $0x00000040
+DATA v00000040<>+24(SB)/4, $0x00000040
+DATA v00000040<>+28(SB)/4, $0x00000040
+GLOBL v00000040<>(SB), RODATA|NOPTR, $32
+
+DATA v00007fff<>+0(SB)/4, $0x00007fff
+DATA v00007fff<>+4(SB)/4, $0x00007fff
+DATA v00007fff<>+8(SB)/4, $0x00007fff
+DATA v00007fff<>+12(SB)/4, $0x00007fff
+DATA v00007fff<>+16(SB)/4, $0x00007fff
+DATA v00007fff<>+20(SB)/4, $0x00007fff
+DATA v00007fff<>+24(SB)/4, $0x00007fff
+DATA v00007fff<>+28(SB)/4, $0x00007fff
+GLOBL v00007fff<>(SB), RODATA|NOPTR, $32
 
 // func MergeRows(out []float32, lse []float32, parts []float32, partsLSE []float32, p int, n int, d int)
 // Requires: AVX, AVX2, FMA3

@@ -1107,21 +1107,31 @@ done_4:
 	VZEROUPPER
 	RET
 
-// func Prefetch(x []byte)
+// func Prefetch(x []byte, ld int, n int, rows int)
 // Requires: MMX+
-TEXT ·Prefetch(SB), NOSPLIT, $0-24
+TEXT ·Prefetch(SB), NOSPLIT, $0-48
 	MOVQ  x_base+0(FP), SI
-	MOVQ  x_len+8(FP), CX
+	MOVQ  ld+24(FP), R8
+	MOVQ  n+32(FP), CX
+	MOVQ  rows+40(FP), R9
 	TESTQ CX, CX
-	JZ    done_2
+	JLE   done_3
 	ADDQ  SI, CX
-	ANDQ  $-64, SI
 
-loop_1:
-	PREFETCHT1 (SI)
-	ADDQ       $0x40, SI
-	CMPQ       SI, CX
-	JCS        loop_1
+row_1:
+	SUBQ $0x01, R9
+	JLT  done_3
+	MOVQ SI, DI
+	ANDQ $-64, DI
 
-done_2:
+line_2:
+	PREFETCHT1 (DI)
+	ADDQ       $0x40, DI
+	CMPQ       DI, CX
+	JCS        line_2
+	ADDQ       R8, SI
+	ADDQ       R8, CX
+	JMP        row_1
+
+done_3:
 	RET

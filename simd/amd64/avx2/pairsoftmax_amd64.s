@@ -228,9 +228,12 @@ pair_13:
 walked_15:
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     (CX)(R10*1), Y0
+	VCMPPS      $0x00, vff800000<>+0(SB), Y0, Y1
+	VPAND       v80000000<>+0(SB), Y1, Y1
 	VSUBPS      Y10, Y0, Y0
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     Y10, (CX)(R10*1)
+	VMOVUPS     Y1, Y10
 	VMAXPS      Y0, Y13, Y0
 	VMOVUPS     Y15, Y1
 	VFMADD231PS v3fb8aa3b<>+0(SB), Y0, Y1
@@ -258,6 +261,7 @@ walked_15:
 	VMOVUPS     (CX)(R10*1), Y3
 	VMOVUPS     Y3, Y0
 	VFMADD213PS Y11, Y4, Y0
+	VPOR        Y10, Y4, Y4
 	MOVQ        alpha_base+184(FP), CX
 	VMOVUPS     Y4, (CX)(R10*1)
 	MOVQ        l_base+160(FP), CX
@@ -405,9 +409,12 @@ pair_17:
 walked_19:
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     (CX)(R10*1), Y0
+	VCMPPS      $0x00, vff800000<>+0(SB), Y0, Y1
+	VPAND       v80000000<>+0(SB), Y1, Y1
 	VSUBPS      Y10, Y0, Y0
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     Y10, (CX)(R10*1)
+	VMOVUPS     Y1, Y10
 	VMAXPS      Y0, Y13, Y0
 	VMOVUPS     Y15, Y1
 	VFMADD231PS v3fb8aa3b<>+0(SB), Y0, Y1
@@ -435,6 +442,7 @@ walked_19:
 	VMOVUPS     (CX)(R10*1), Y3
 	VMOVUPS     Y3, Y0
 	VFMADD213PS Y11, Y4, Y0
+	VPOR        Y10, Y4, Y4
 	MOVQ        alpha_base+184(FP), CX
 	VMOVUPS     Y4, (CX)(R10*1)
 	MOVQ        l_base+160(FP), CX
@@ -637,9 +645,12 @@ pair_25:
 walked_27:
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     (CX)(R10*1), Y0
+	VCMPPS      $0x00, vff800000<>+0(SB), Y0, Y1
+	VPAND       v80000000<>+0(SB), Y1, Y1
 	VSUBPS      Y10, Y0, Y0
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     Y10, (CX)(R10*1)
+	VMOVUPS     Y1, Y10
 	VMAXPS      Y0, Y13, Y0
 	VMOVUPS     Y15, Y1
 	VFMADD231PS v3fb8aa3b<>+0(SB), Y0, Y1
@@ -667,6 +678,7 @@ walked_27:
 	VMOVUPS     (CX)(R10*1), Y3
 	VMOVUPS     Y3, Y0
 	VFMADD213PS Y11, Y4, Y0
+	VPOR        Y10, Y4, Y4
 	MOVQ        alpha_base+184(FP), CX
 	VMOVUPS     (CX)(R10*1), Y1
 	VBLENDVPS   Y1, Y0, Y3, Y0
@@ -885,9 +897,12 @@ pair_33:
 walked_35:
 	MOVQ        m_base+136(FP), CX
 	VMASKMOVPS  (CX)(R10*1), Y9, Y0
+	VCMPPS      $0x00, vff800000<>+0(SB), Y0, Y1
+	VPAND       v80000000<>+0(SB), Y1, Y1
 	VSUBPS      Y10, Y0, Y0
 	MOVQ        m_base+136(FP), CX
 	VMASKMOVPS  Y10, Y9, (CX)(R10*1)
+	VMOVUPS     Y1, Y10
 	VMAXPS      Y0, Y13, Y0
 	VMOVUPS     Y15, Y1
 	VFMADD231PS v3fb8aa3b<>+0(SB), Y0, Y1
@@ -915,6 +930,7 @@ walked_35:
 	VMASKMOVPS  (CX)(R10*1), Y9, Y3
 	VMOVUPS     Y3, Y0
 	VFMADD213PS Y11, Y4, Y0
+	VPOR        Y10, Y4, Y4
 	MOVQ        alpha_base+184(FP), CX
 	VMASKMOVPS  (CX)(R10*1), Y9, Y1
 	VBLENDVPS   Y1, Y0, Y3, Y0

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs int, n int, cols int)
+// func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs int, n int, cols int, next []byte)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·ValueTilePairs(SB), NOSPLIT, $0-144
+TEXT ·ValueTilePairs(SB), NOSPLIT, $0-168
 	MOVQ  v_base+64(FP), DI
 	MOVQ  ldp+56(FP), R10
 	ADDQ  R10, R10
@@ -42,6 +42,8 @@ strip_3:
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
 	JEQ          leave_7
+	CMPL         (R15), $0x80000000
+	JEQ          anew_8
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -63,7 +65,14 @@ strip_3:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_8
+	JMP          scaled_9
+
+anew_8:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_9
 
 leave_7:
 	VMOVUPS (DX), Y0
@@ -71,7 +80,7 @@ leave_7:
 	VMOVUPS 64(DX), Y2
 	VMOVUPS 96(DX), Y3
 
-scaled_8:
+scaled_9:
 	JMP opened_6
 
 plain_5:
@@ -84,15 +93,30 @@ opened_6:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_12
-	TESTQ      $0x00000003, CX
-	JZ         group_10
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_10
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_9:
+asked_10:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_14
+	TESTQ $0x00000003, CX
+	JZ    groups_15
+
+step_11:
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -120,11 +144,12 @@ step_9:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_9
+	JNZ          step_11
 	TESTQ        CX, CX
-	JZ           keys_end_12
+	JZ           keys_end_14
 
-group_10:
+groups_15:
+group_12:
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -220,9 +245,9 @@ group_10:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_10
+	JNZ          group_12
 
-keys_end_12:
+keys_end_14:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -233,9 +258,9 @@ keys_end_12:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_14
+	JNE  other_19
 
-strip_15:
+strip_20:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -246,15 +271,17 @@ strip_15:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_16
+	JLT          end_21
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_17
+	JZ           plain_22
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_19
+	JEQ          leave_24
+	CMPL         (R15), $0x80000000
+	JEQ          anew_25
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -276,17 +303,26 @@ strip_15:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_20
+	JMP          scaled_26
 
-leave_19:
+anew_25:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_26
+
+leave_24:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
 	VMOVUPS 96(DX), Y3
 
-scaled_20:
+scaled_26:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_21
+	JEQ          leave_27
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_28
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y4
 	VMULPS       Y8, Y4, Y4
@@ -308,18 +344,25 @@ scaled_20:
 	VPAND        v7fffffff<>+0(SB), Y7, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y7, Y7
-	JMP          scaled_22
+	JMP          scaled_29
 
-leave_21:
+anew_28:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	JMP   scaled_29
+
+leave_27:
 	VMOVUPS (DX)(BX*1), Y4
 	VMOVUPS 32(DX)(BX*1), Y5
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-scaled_22:
-	JMP opened_18
+scaled_29:
+	JMP opened_23
 
-plain_17:
+plain_22:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -329,21 +372,36 @@ plain_17:
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-opened_18:
+opened_23:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
 	PREFETCHT0 (R8)(BX*1)
 	PREFETCHT0 64(R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_26
-	TESTQ      $0x00000003, CX
-	JZ         group_24
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_30
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_23:
+asked_30:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_34
+	TESTQ $0x00000003, CX
+	JZ    groups_35
+
+step_31:
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -382,11 +440,12 @@ step_23:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_23
+	JNZ          step_31
 	TESTQ        CX, CX
-	JZ           keys_end_26
+	JZ           keys_end_34
 
-group_24:
+groups_35:
+group_32:
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -526,9 +585,9 @@ group_24:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_24
+	JNZ          group_32
 
-keys_end_26:
+keys_end_34:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -538,11 +597,11 @@ keys_end_26:
 	VMOVUPS Y6, 64(DX)(BX*1)
 	VMOVUPS Y7, 96(DX)(BX*1)
 	ADDQ    $0x00000080, DI
-	JMP     strip_15
+	JMP     strip_20
 
-end_16:
-other_14:
-strip_28:
+end_21:
+other_19:
+strip_39:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -553,42 +612,44 @@ strip_28:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_29
+	JLT  end_40
 
-rows_30:
+rows_41:
 	CMPQ R14, $0x09
-	JGT  rows4_36
+	JGT  rows4_47
 	CMPQ R14, $0x09
-	JEQ  rows3_35
+	JEQ  rows3_46
 	CMPQ R14, $0x08
-	JEQ  rows4_36
+	JEQ  rows4_47
 	CMPQ R14, $0x07
-	JEQ  rows4_36
+	JEQ  rows4_47
 	CMPQ R14, $0x06
-	JEQ  rows3_35
+	JEQ  rows3_46
 	CMPQ R14, $0x05
-	JEQ  rows3_35
+	JEQ  rows3_46
 	CMPQ R14, $0x04
-	JEQ  rows4_36
+	JEQ  rows4_47
 	CMPQ R14, $0x03
-	JEQ  rows3_35
+	JEQ  rows3_46
 	CMPQ R14, $0x02
-	JEQ  rows2_34
+	JEQ  rows2_45
 	CMPQ R14, $0x01
-	JEQ  rows1_33
-	JMP  rows_end_31
+	JEQ  rows1_44
+	JMP  rows_end_42
 
-rows4_36:
+rows4_47:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_37
+	JZ           plain_48
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_39
+	JEQ          leave_50
+	CMPL         (R15), $0x80000000
+	JEQ          anew_51
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -600,15 +661,22 @@ rows4_36:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_40
+	JMP          scaled_52
 
-leave_39:
+anew_51:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_52
+
+leave_50:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_40:
+scaled_52:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_41
+	JEQ          leave_53
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_54
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y2
 	VMULPS       Y8, Y2, Y2
@@ -620,15 +688,22 @@ scaled_40:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_42
+	JMP          scaled_55
 
-leave_41:
+anew_54:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_55
+
+leave_53:
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-scaled_42:
+scaled_55:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_43
+	JEQ          leave_56
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_57
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y4
 	VMULPS       Y8, Y4, Y4
@@ -640,15 +715,22 @@ scaled_42:
 	VPAND        v7fffffff<>+0(SB), Y5, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y5, Y5
-	JMP          scaled_44
+	JMP          scaled_58
 
-leave_43:
+anew_57:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	JMP   scaled_58
+
+leave_56:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-scaled_44:
+scaled_58:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_45
+	JEQ          leave_59
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_60
 	VBROADCASTSS 12(R15), Y8
 	VMOVUPS      (R8), Y6
 	VMULPS       Y8, Y6, Y6
@@ -660,16 +742,21 @@ scaled_44:
 	VPAND        v7fffffff<>+0(SB), Y7, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y7, Y7
-	JMP          scaled_46
+	JMP          scaled_61
 
-leave_45:
+anew_60:
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	JMP   scaled_61
+
+leave_59:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-scaled_46:
-	JMP opened_38
+scaled_61:
+	JMP opened_49
 
-plain_37:
+plain_48:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -679,7 +766,7 @@ plain_37:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-opened_38:
+opened_49:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -687,15 +774,30 @@ opened_38:
 	LEAQ       (R8)(BX*2), R8
 	ADDQ       BX, R8
 	PREFETCHT0 (R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_50
-	TESTQ      $0x00000003, CX
-	JZ         group_48
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_62
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_47:
+asked_62:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_66
+	TESTQ $0x00000003, CX
+	JZ    groups_67
+
+step_63:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -735,11 +837,12 @@ step_47:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_47
+	JNZ          step_63
 	TESTQ        CX, CX
-	JZ           keys_end_50
+	JZ           keys_end_66
 
-group_48:
+groups_67:
+group_64:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -883,9 +986,9 @@ group_48:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_48
+	JNZ          group_64
 
-keys_end_50:
+keys_end_66:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -899,19 +1002,21 @@ keys_end_50:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_30
+	JMP     rows_41
 
-rows3_35:
+rows3_46:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_52
+	JZ           plain_71
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_54
+	JEQ          leave_73
+	CMPL         (R15), $0x80000000
+	JEQ          anew_74
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -923,15 +1028,22 @@ rows3_35:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_55
+	JMP          scaled_75
 
-leave_54:
+anew_74:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_75
+
+leave_73:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_55:
+scaled_75:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_56
+	JEQ          leave_76
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_77
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y2
 	VMULPS       Y8, Y2, Y2
@@ -943,15 +1055,22 @@ scaled_55:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_57
+	JMP          scaled_78
 
-leave_56:
+anew_77:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_78
+
+leave_76:
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-scaled_57:
+scaled_78:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_58
+	JEQ          leave_79
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_80
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y4
 	VMULPS       Y8, Y4, Y4
@@ -963,16 +1082,21 @@ scaled_57:
 	VPAND        v7fffffff<>+0(SB), Y5, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y5, Y5
-	JMP          scaled_59
+	JMP          scaled_81
 
-leave_58:
+anew_80:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	JMP   scaled_81
+
+leave_79:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-scaled_59:
-	JMP opened_53
+scaled_81:
+	JMP opened_72
 
-plain_52:
+plain_71:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -980,20 +1104,35 @@ plain_52:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-opened_53:
+opened_72:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
 	PREFETCHT0 (R8)(BX*2)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_63
-	TESTQ      $0x00000003, CX
-	JZ         group_61
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_82
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_60:
+asked_82:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_86
+	TESTQ $0x00000003, CX
+	JZ    groups_87
+
+step_83:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1026,11 +1165,12 @@ step_60:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_60
+	JNZ          step_83
 	TESTQ        CX, CX
-	JZ           keys_end_63
+	JZ           keys_end_86
 
-group_61:
+groups_87:
+group_84:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1146,9 +1286,9 @@ group_61:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_61
+	JNZ          group_84
 
-keys_end_63:
+keys_end_86:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -1160,17 +1300,19 @@ keys_end_63:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_30
+	JMP     rows_41
 
-rows2_34:
+rows2_45:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_65
+	JZ           plain_91
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_67
+	JEQ          leave_93
+	CMPL         (R15), $0x80000000
+	JEQ          anew_94
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -1182,15 +1324,22 @@ rows2_34:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_68
+	JMP          scaled_95
 
-leave_67:
+anew_94:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_95
+
+leave_93:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_68:
+scaled_95:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_69
+	JEQ          leave_96
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_97
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y2
 	VMULPS       Y8, Y2, Y2
@@ -1202,34 +1351,54 @@ scaled_68:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_70
+	JMP          scaled_98
 
-leave_69:
+anew_97:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_98
+
+leave_96:
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-scaled_70:
-	JMP opened_66
+scaled_98:
+	JMP opened_92
 
-plain_65:
+plain_91:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-opened_66:
+opened_92:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_74
-	TESTQ      $0x00000003, CX
-	JZ         group_72
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_99
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_71:
+asked_99:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_103
+	TESTQ $0x00000003, CX
+	JZ    groups_104
+
+step_100:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1255,11 +1424,12 @@ step_71:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_71
+	JNZ          step_100
 	TESTQ        CX, CX
-	JZ           keys_end_74
+	JZ           keys_end_103
 
-group_72:
+groups_104:
+group_101:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1347,9 +1517,9 @@ group_72:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_72
+	JNZ          group_101
 
-keys_end_74:
+keys_end_103:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, (DX)(BX*1)
@@ -1357,17 +1527,19 @@ keys_end_74:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_30
+	JMP     rows_41
 
-rows1_33:
+rows1_44:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_76
+	JZ           plain_108
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_78
+	JEQ          leave_110
+	CMPL         (R15), $0x80000000
+	JEQ          anew_111
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -1379,31 +1551,51 @@ rows1_33:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_79
+	JMP          scaled_112
 
-leave_78:
+anew_111:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_112
+
+leave_110:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_79:
-	JMP opened_77
+scaled_112:
+	JMP opened_109
 
-plain_76:
+plain_108:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-opened_77:
+opened_109:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_83
-	TESTQ      $0x00000003, CX
-	JZ         group_81
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_113
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_80:
+asked_113:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_117
+	TESTQ $0x00000003, CX
+	JZ    groups_118
+
+step_114:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1422,11 +1614,12 @@ step_80:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_80
+	JNZ          step_114
 	TESTQ        CX, CX
-	JZ           keys_end_83
+	JZ           keys_end_117
 
-group_81:
+groups_118:
+group_115:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1486,22 +1679,22 @@ group_81:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_81
+	JNZ          group_115
 
-keys_end_83:
+keys_end_117:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_30
+	JMP     rows_41
 
-rows_end_31:
+rows_end_42:
 	ADDQ $0x00000040, DI
-	JMP  strip_28
+	JMP  strip_39
 
-end_29:
-strip_85:
+end_40:
+strip_122:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -1512,105 +1705,129 @@ strip_85:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000020
-	JLT  end_86
+	JLT  end_123
 
-rows_87:
+rows_124:
 	CMPQ R14, $0x09
-	JGT  rows4_93
+	JGT  rows4_130
 	CMPQ R14, $0x09
-	JEQ  rows3_92
+	JEQ  rows3_129
 	CMPQ R14, $0x08
-	JEQ  rows4_93
+	JEQ  rows4_130
 	CMPQ R14, $0x07
-	JEQ  rows4_93
+	JEQ  rows4_130
 	CMPQ R14, $0x06
-	JEQ  rows3_92
+	JEQ  rows3_129
 	CMPQ R14, $0x05
-	JEQ  rows3_92
+	JEQ  rows3_129
 	CMPQ R14, $0x04
-	JEQ  rows4_93
+	JEQ  rows4_130
 	CMPQ R14, $0x03
-	JEQ  rows3_92
+	JEQ  rows3_129
 	CMPQ R14, $0x02
-	JEQ  rows2_91
+	JEQ  rows2_128
 	CMPQ R14, $0x01
-	JEQ  rows1_90
-	JMP  rows_end_88
+	JEQ  rows1_127
+	JMP  rows_end_125
 
-rows4_93:
+rows4_130:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_94
+	JZ           plain_131
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_96
+	JEQ          leave_133
+	CMPL         (R15), $0x80000000
+	JEQ          anew_134
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_97
+	JMP          scaled_135
 
-leave_96:
+anew_134:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_135
+
+leave_133:
 	VMOVUPS (DX), Y0
 
-scaled_97:
+scaled_135:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_98
+	JEQ          leave_136
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_137
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_99
+	JMP          scaled_138
 
-leave_98:
+anew_137:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_138
+
+leave_136:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_99:
+scaled_138:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_100
+	JEQ          leave_139
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_140
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_101
+	JMP          scaled_141
 
-leave_100:
+anew_140:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_141
+
+leave_139:
 	VMOVUPS (DX)(BX*2), Y2
 
-scaled_101:
+scaled_141:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_102
+	JEQ          leave_142
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_143
 	VBROADCASTSS 12(R15), Y8
 	VMOVUPS      (R8), Y3
 	VMULPS       Y8, Y3, Y3
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_103
+	JMP          scaled_144
 
-leave_102:
+anew_143:
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_144
+
+leave_142:
 	VMOVUPS (R8), Y3
 
-scaled_103:
-	JMP opened_95
+scaled_144:
+	JMP opened_132
 
-plain_94:
+plain_131:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 
-opened_95:
+opened_132:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1618,15 +1835,30 @@ opened_95:
 	LEAQ       (R8)(BX*2), R8
 	ADDQ       BX, R8
 	PREFETCHT0 (R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_107
-	TESTQ      $0x00000003, CX
-	JZ         group_105
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_145
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_104:
+asked_145:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_149
+	TESTQ $0x00000003, CX
+	JZ    groups_150
+
+step_146:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1655,11 +1887,12 @@ step_104:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_104
+	JNZ          step_146
 	TESTQ        CX, CX
-	JZ           keys_end_107
+	JZ           keys_end_149
 
-group_105:
+groups_150:
+group_147:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1759,9 +1992,9 @@ group_105:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_105
+	JNZ          group_147
 
-keys_end_107:
+keys_end_149:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -1771,80 +2004,113 @@ keys_end_107:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_87
+	JMP     rows_124
 
-rows3_92:
+rows3_129:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_109
+	JZ           plain_154
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_111
+	JEQ          leave_156
+	CMPL         (R15), $0x80000000
+	JEQ          anew_157
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_112
+	JMP          scaled_158
 
-leave_111:
+anew_157:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_158
+
+leave_156:
 	VMOVUPS (DX), Y0
 
-scaled_112:
+scaled_158:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_113
+	JEQ          leave_159
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_160
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_114
+	JMP          scaled_161
 
-leave_113:
+anew_160:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_161
+
+leave_159:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_114:
+scaled_161:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_115
+	JEQ          leave_162
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_163
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_116
+	JMP          scaled_164
 
-leave_115:
+anew_163:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_164
+
+leave_162:
 	VMOVUPS (DX)(BX*2), Y2
 
-scaled_116:
-	JMP opened_110
+scaled_164:
+	JMP opened_155
 
-plain_109:
+plain_154:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 
-opened_110:
+opened_155:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
 	PREFETCHT0 (R8)(BX*2)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_120
-	TESTQ      $0x00000003, CX
-	JZ         group_118
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_165
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_117:
+asked_165:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_169
+	TESTQ $0x00000003, CX
+	JZ    groups_170
+
+step_166:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1868,11 +2134,12 @@ step_117:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_117
+	JNZ          step_166
 	TESTQ        CX, CX
-	JZ           keys_end_120
+	JZ           keys_end_169
 
-group_118:
+groups_170:
+group_167:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -1952,9 +2219,9 @@ group_118:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_118
+	JNZ          group_167
 
-keys_end_120:
+keys_end_169:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -1963,62 +2230,89 @@ keys_end_120:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_87
+	JMP     rows_124
 
-rows2_91:
+rows2_128:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_122
+	JZ           plain_174
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_124
+	JEQ          leave_176
+	CMPL         (R15), $0x80000000
+	JEQ          anew_177
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_125
+	JMP          scaled_178
 
-leave_124:
+anew_177:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_178
+
+leave_176:
 	VMOVUPS (DX), Y0
 
-scaled_125:
+scaled_178:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_126
+	JEQ          leave_179
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_180
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_127
+	JMP          scaled_181
 
-leave_126:
+anew_180:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_181
+
+leave_179:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_127:
-	JMP opened_123
+scaled_181:
+	JMP opened_175
 
-plain_122:
+plain_174:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 
-opened_123:
+opened_175:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_131
-	TESTQ      $0x00000003, CX
-	JZ         group_129
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_182
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_128:
+asked_182:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_186
+	TESTQ $0x00000003, CX
+	JZ    groups_187
+
+step_183:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -2037,11 +2331,12 @@ step_128:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_128
+	JNZ          step_183
 	TESTQ        CX, CX
-	JZ           keys_end_131
+	JZ           keys_end_186
 
-group_129:
+groups_187:
+group_184:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -2101,54 +2396,75 @@ group_129:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_129
+	JNZ          group_184
 
-keys_end_131:
+keys_end_186:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_87
+	JMP     rows_124
 
-rows1_90:
+rows1_127:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_133
+	JZ           plain_191
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_135
+	JEQ          leave_193
+	CMPL         (R15), $0x80000000
+	JEQ          anew_194
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_136
+	JMP          scaled_195
 
-leave_135:
+anew_194:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_195
+
+leave_193:
 	VMOVUPS (DX), Y0
 
-scaled_136:
-	JMP opened_134
+scaled_195:
+	JMP opened_192
 
-plain_133:
+plain_191:
 	VMOVUPS (DX), Y0
 
-opened_134:
+opened_192:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_140
-	TESTQ      $0x00000003, CX
-	JZ         group_138
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_196
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_137:
+asked_196:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_200
+	TESTQ $0x00000003, CX
+	JZ    groups_201
+
+step_197:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -2162,11 +2478,12 @@ step_137:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_137
+	JNZ          step_197
 	TESTQ        CX, CX
-	JZ           keys_end_140
+	JZ           keys_end_200
 
-group_138:
+groups_201:
+group_198:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -2206,20 +2523,20 @@ group_138:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_138
+	JNZ          group_198
 
-keys_end_140:
+keys_end_200:
 	VMOVUPS Y0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_87
+	JMP     rows_124
 
-rows_end_88:
+rows_end_125:
 	ADDQ $0x00000020, DI
-	JMP  strip_85
+	JMP  strip_122
 
-end_86:
+end_123:
 	MOVQ    v_base+64(FP), R15
 	MOVQ    o_base+0(FP), DX
 	ADDQ    DI, DX
@@ -2230,117 +2547,156 @@ end_86:
 	MOVQ    p_base+32(FP), SI
 	MOVQ    n+128(FP), R14
 	SHRQ    $0x02, AX
-	JZ      end_143
+	JZ      end_206
 	LEAQ    tailmask<>+0(SB), R15
 	SHLQ    $0x02, AX
 	SUBQ    AX, R15
 	SHRQ    $0x02, AX
 	VMOVUPS 32(R15), Y7
 
-rows_144:
+rows_207:
 	CMPQ R14, $0x09
-	JGT  rows4_150
+	JGT  rows4_213
 	CMPQ R14, $0x09
-	JEQ  rows3_149
+	JEQ  rows3_212
 	CMPQ R14, $0x08
-	JEQ  rows4_150
+	JEQ  rows4_213
 	CMPQ R14, $0x07
-	JEQ  rows4_150
+	JEQ  rows4_213
 	CMPQ R14, $0x06
-	JEQ  rows3_149
+	JEQ  rows3_212
 	CMPQ R14, $0x05
-	JEQ  rows3_149
+	JEQ  rows3_212
 	CMPQ R14, $0x04
-	JEQ  rows4_150
+	JEQ  rows4_213
 	CMPQ R14, $0x03
-	JEQ  rows3_149
+	JEQ  rows3_212
 	CMPQ R14, $0x02
-	JEQ  rows2_148
+	JEQ  rows2_211
 	CMPQ R14, $0x01
-	JEQ  rows1_147
-	JMP  rows_end_145
+	JEQ  rows1_210
+	JMP  rows_end_208
 
-rows4_150:
+rows4_213:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_151
+	JZ           plain_214
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_153
+	JEQ          leave_216
+	CMPL         (R15), $0x80000000
+	JEQ          anew_217
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_154
+	JMP          scaled_218
 
-leave_153:
+anew_217:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_218
+
+leave_216:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_154:
+scaled_218:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_155
+	JEQ          leave_219
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_220
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_156
+	JMP          scaled_221
 
-leave_155:
+anew_220:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_221
+
+leave_219:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_156:
+scaled_221:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_157
+	JEQ          leave_222
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_223
 	VBROADCASTSS 8(R15), Y8
 	VMASKMOVPS   (DX)(BX*2), Y7, Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_158
+	JMP          scaled_224
 
-leave_157:
+anew_223:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_224
+
+leave_222:
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-scaled_158:
+scaled_224:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_159
+	JEQ          leave_225
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_226
 	VBROADCASTSS 12(R15), Y8
 	VMASKMOVPS   (R8), Y7, Y3
 	VMULPS       Y8, Y3, Y3
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_160
+	JMP          scaled_227
 
-leave_159:
+anew_226:
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_227
+
+leave_225:
 	VMASKMOVPS (R8), Y7, Y3
 
-scaled_160:
-	JMP opened_152
+scaled_227:
+	JMP opened_215
 
-plain_151:
+plain_214:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 	VMASKMOVPS (R8), Y7, Y3
 
-opened_152:
+opened_215:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_228
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_228:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_164
+	JLE   keys_end_232
 
-step_161:
+step_229:
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -2367,9 +2723,9 @@ step_161:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_161
+	JNZ          step_229
 
-keys_end_164:
+keys_end_232:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y7, (DX)
@@ -2379,74 +2735,107 @@ keys_end_164:
 	ADDQ       $0x10, SI
 	LEAQ       (R8)(BX*1), DX
 	SUBQ       $0x04, R14
-	JMP        rows_144
+	JMP        rows_207
 
-rows3_149:
+rows3_212:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_166
+	JZ           plain_237
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_168
+	JEQ          leave_239
+	CMPL         (R15), $0x80000000
+	JEQ          anew_240
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_169
+	JMP          scaled_241
 
-leave_168:
+anew_240:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_241
+
+leave_239:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_169:
+scaled_241:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_170
+	JEQ          leave_242
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_243
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_171
+	JMP          scaled_244
 
-leave_170:
+anew_243:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_244
+
+leave_242:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_171:
+scaled_244:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_172
+	JEQ          leave_245
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_246
 	VBROADCASTSS 8(R15), Y8
 	VMASKMOVPS   (DX)(BX*2), Y7, Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_173
+	JMP          scaled_247
 
-leave_172:
+anew_246:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_247
+
+leave_245:
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-scaled_173:
-	JMP opened_167
+scaled_247:
+	JMP opened_238
 
-plain_166:
+plain_237:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-opened_167:
+opened_238:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_248
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_248:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_177
+	JLE   keys_end_252
 
-step_174:
+step_249:
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -2468,9 +2857,9 @@ step_174:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_174
+	JNZ          step_249
 
-keys_end_177:
+keys_end_252:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y7, (DX)
@@ -2479,57 +2868,84 @@ keys_end_177:
 	ADDQ       $0x0c, SI
 	LEAQ       (R8), DX
 	SUBQ       $0x03, R14
-	JMP        rows_144
+	JMP        rows_207
 
-rows2_148:
+rows2_211:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_179
+	JZ           plain_257
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_181
+	JEQ          leave_259
+	CMPL         (R15), $0x80000000
+	JEQ          anew_260
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_182
+	JMP          scaled_261
 
-leave_181:
+anew_260:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_261
+
+leave_259:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_182:
+scaled_261:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_183
+	JEQ          leave_262
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_263
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_184
+	JMP          scaled_264
 
-leave_183:
+anew_263:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_264
+
+leave_262:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_184:
-	JMP opened_180
+scaled_264:
+	JMP opened_258
 
-plain_179:
+plain_257:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-opened_180:
+opened_258:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_265
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_265:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_188
+	JLE   keys_end_269
 
-step_185:
+step_266:
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -2546,50 +2962,71 @@ step_185:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_185
+	JNZ          step_266
 
-keys_end_188:
+keys_end_269:
 	VMASKMOVPS Y0, Y7, (DX)
 	VMASKMOVPS Y1, Y7, (DX)(BX*1)
 	ADDQ       $0x08, SI
 	LEAQ       (DX)(BX*2), DX
 	SUBQ       $0x02, R14
-	JMP        rows_144
+	JMP        rows_207
 
-rows1_147:
+rows1_210:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_190
+	JZ           plain_274
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_192
+	JEQ          leave_276
+	CMPL         (R15), $0x80000000
+	JEQ          anew_277
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_193
+	JMP          scaled_278
 
-leave_192:
+anew_277:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_278
+
+leave_276:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_193:
-	JMP opened_191
+scaled_278:
+	JMP opened_275
 
-plain_190:
+plain_274:
 	VMASKMOVPS (DX), Y7, Y0
 
-opened_191:
+opened_275:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_279
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_279:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_197
+	JLE   keys_end_283
 
-step_194:
+step_280:
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -2601,18 +3038,30 @@ step_194:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_194
+	JNZ          step_280
 
-keys_end_197:
+keys_end_283:
 	VMASKMOVPS Y0, Y7, (DX)
 	ADDQ       $0x04, SI
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x01, R14
-	JMP        rows_144
+	JMP        rows_207
 
-rows_end_145:
-end_143:
+rows_end_208:
+end_206:
 done_1:
+	MOVQ  next_len+152(FP), AX
+	TESTQ AX, AX
+	JLE   asked_289
+	MOVQ  next_base+144(FP), R15
+
+line_288:
+	PREFETCHT1 (R15)
+	ADDQ       $0x40, R15
+	SUBQ       $0x40, AX
+	JGT        line_288
+
+asked_289:
 	VZEROUPPER
 	RET
 
@@ -2702,6 +3151,8 @@ strip_3:
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
 	JEQ          leave_7
+	CMPL         (R15), $0x80000000
+	JEQ          anew_8
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -2723,7 +3174,14 @@ strip_3:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_8
+	JMP          scaled_9
+
+anew_8:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_9
 
 leave_7:
 	VMOVUPS (DX), Y0
@@ -2731,7 +3189,7 @@ leave_7:
 	VMOVUPS 64(DX), Y2
 	VMOVUPS 96(DX), Y3
 
-scaled_8:
+scaled_9:
 	JMP opened_6
 
 plain_5:
@@ -2749,13 +3207,13 @@ opened_6:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_12
+	JLE        keys_end_13
 	TESTQ      $0x00000003, CX
-	JZ         group_10
+	JZ         groups_14
 
-step_9:
+step_10:
 	CMPL         (R8), AX
-	JEQ          passed_13
+	JEQ          passed_17
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -2782,22 +3240,23 @@ step_9:
 	VFMADD231PS  Y12, Y14, Y3
 	VFMADD231PS  Y11, Y8, Y3
 
-passed_13:
+passed_17:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_9
+	JNZ   step_10
 	TESTQ CX, CX
-	JZ    keys_end_12
+	JZ    keys_end_13
 
-group_10:
+groups_14:
+group_11:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_11
+	JNZ          some_12
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -2893,17 +3352,17 @@ group_10:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_10
-	JMP          keys_end_12
+	JNZ          group_11
+	JMP          keys_end_13
 
-some_11:
-	JMP step_9
+some_12:
+	JMP step_10
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_10
+	JNZ  group_11
 
-keys_end_12:
+keys_end_13:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -2914,9 +3373,9 @@ keys_end_12:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_14
+	JNE  other_18
 
-strip_15:
+strip_19:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -2927,15 +3386,17 @@ strip_15:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_16
+	JLT          end_20
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_17
+	JZ           plain_21
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_19
+	JEQ          leave_23
+	CMPL         (R15), $0x80000000
+	JEQ          anew_24
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -2957,17 +3418,26 @@ strip_15:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_20
+	JMP          scaled_25
 
-leave_19:
+anew_24:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_25
+
+leave_23:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
 	VMOVUPS 96(DX), Y3
 
-scaled_20:
+scaled_25:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_21
+	JEQ          leave_26
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_27
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y4
 	VMULPS       Y8, Y4, Y4
@@ -2989,18 +3459,25 @@ scaled_20:
 	VPAND        v7fffffff<>+0(SB), Y7, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y7, Y7
-	JMP          scaled_22
+	JMP          scaled_28
 
-leave_21:
+anew_27:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	JMP   scaled_28
+
+leave_26:
 	VMOVUPS (DX)(BX*1), Y4
 	VMOVUPS 32(DX)(BX*1), Y5
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-scaled_22:
-	JMP opened_18
+scaled_28:
+	JMP opened_22
 
-plain_17:
+plain_21:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -3010,7 +3487,7 @@ plain_17:
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-opened_18:
+opened_22:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -3021,13 +3498,13 @@ opened_18:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_26
+	JLE        keys_end_32
 	TESTQ      $0x00000003, CX
-	JZ         group_24
+	JZ         groups_33
 
-step_23:
+step_29:
 	CMPQ         (R8), AX
-	JEQ          passed_27
+	JEQ          passed_36
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -3078,22 +3555,23 @@ step_23:
 	VFMADD231PS  Y12, Y14, Y7
 	VFMADD231PS  Y11, Y8, Y7
 
-passed_27:
+passed_36:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_23
+	JNZ   step_29
 	TESTQ CX, CX
-	JZ    keys_end_26
+	JZ    keys_end_32
 
-group_24:
+groups_33:
+group_30:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_25
+	JNZ          some_31
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -3233,17 +3711,17 @@ group_24:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_24
-	JMP          keys_end_26
+	JNZ          group_30
+	JMP          keys_end_32
 
-some_25:
-	JMP step_23
+some_31:
+	JMP step_29
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_24
+	JNZ  group_30
 
-keys_end_26:
+keys_end_32:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -3253,11 +3731,11 @@ keys_end_26:
 	VMOVUPS Y6, 64(DX)(BX*1)
 	VMOVUPS Y7, 96(DX)(BX*1)
 	ADDQ    $0x00000080, DI
-	JMP     strip_15
+	JMP     strip_19
 
-end_16:
-other_14:
-strip_29:
+end_20:
+other_18:
+strip_38:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -3268,42 +3746,44 @@ strip_29:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_30
+	JLT  end_39
 
-rows_31:
+rows_40:
 	CMPQ R14, $0x09
-	JGT  rows4_37
+	JGT  rows4_46
 	CMPQ R14, $0x09
-	JEQ  rows3_36
+	JEQ  rows3_45
 	CMPQ R14, $0x08
-	JEQ  rows4_37
+	JEQ  rows4_46
 	CMPQ R14, $0x07
-	JEQ  rows4_37
+	JEQ  rows4_46
 	CMPQ R14, $0x06
-	JEQ  rows3_36
+	JEQ  rows3_45
 	CMPQ R14, $0x05
-	JEQ  rows3_36
+	JEQ  rows3_45
 	CMPQ R14, $0x04
-	JEQ  rows4_37
+	JEQ  rows4_46
 	CMPQ R14, $0x03
-	JEQ  rows3_36
+	JEQ  rows3_45
 	CMPQ R14, $0x02
-	JEQ  rows2_35
+	JEQ  rows2_44
 	CMPQ R14, $0x01
-	JEQ  rows1_34
-	JMP  rows_end_32
+	JEQ  rows1_43
+	JMP  rows_end_41
 
-rows4_37:
+rows4_46:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_38
+	JZ           plain_47
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_40
+	JEQ          leave_49
+	CMPL         (R15), $0x80000000
+	JEQ          anew_50
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -3315,15 +3795,22 @@ rows4_37:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_41
+	JMP          scaled_51
 
-leave_40:
+anew_50:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_51
+
+leave_49:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_41:
+scaled_51:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_42
+	JEQ          leave_52
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_53
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y2
 	VMULPS       Y8, Y2, Y2
@@ -3335,15 +3822,22 @@ scaled_41:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_43
+	JMP          scaled_54
 
-leave_42:
+anew_53:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_54
+
+leave_52:
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-scaled_43:
+scaled_54:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_44
+	JEQ          leave_55
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_56
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y4
 	VMULPS       Y8, Y4, Y4
@@ -3355,15 +3849,22 @@ scaled_43:
 	VPAND        v7fffffff<>+0(SB), Y5, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y5, Y5
-	JMP          scaled_45
+	JMP          scaled_57
 
-leave_44:
+anew_56:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	JMP   scaled_57
+
+leave_55:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-scaled_45:
+scaled_57:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_46
+	JEQ          leave_58
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_59
 	VBROADCASTSS 12(R15), Y8
 	VMOVUPS      (R8), Y6
 	VMULPS       Y8, Y6, Y6
@@ -3375,16 +3876,21 @@ scaled_45:
 	VPAND        v7fffffff<>+0(SB), Y7, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y7, Y7
-	JMP          scaled_47
+	JMP          scaled_60
 
-leave_46:
+anew_59:
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	JMP   scaled_60
+
+leave_58:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-scaled_47:
-	JMP opened_39
+scaled_60:
+	JMP opened_48
 
-plain_38:
+plain_47:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -3394,7 +3900,7 @@ plain_38:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-opened_39:
+opened_48:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -3407,17 +3913,17 @@ opened_39:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_51
+	JLE        keys_end_64
 	TESTQ      $0x00000003, CX
-	JZ         group_49
+	JZ         groups_65
 
-step_48:
+step_61:
 	CMPQ (R8), AX
-	JNE  some_53
+	JNE  some_69
 	CMPQ 8(R8), AX
-	JEQ  passed_52
+	JEQ  passed_68
 
-some_53:
+some_69:
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -3476,16 +3982,17 @@ some_53:
 	VFMADD231PS  Y12, Y14, Y7
 	VFMADD231PS  Y11, Y8, Y7
 
-passed_52:
+passed_68:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_48
+	JNZ   step_61
 	TESTQ CX, CX
-	JZ    keys_end_51
+	JZ    keys_end_64
 
-group_49:
+groups_65:
+group_62:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -3495,7 +4002,7 @@ group_49:
 	ORQ          (R8)(R11*1), R15
 	ORQ          8(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_50
+	JNZ          some_63
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -3639,10 +4146,10 @@ group_49:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_49
-	JMP          keys_end_51
+	JNZ          group_62
+	JMP          keys_end_64
 
-some_50:
+some_63:
 	VMOVUPS (R8), X8
 	VPMAXSW (R8)(R10*1), X8, X8
 	VPMAXSW (R8)(R10*2), X8, X8
@@ -3651,13 +4158,13 @@ some_50:
 	VPMAXSW X9, X8, X8
 	VMOVQ   X8, R15
 	CMPQ    R15, AX
-	JNE     step_48
+	JNE     step_61
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_49
+	JNZ     group_62
 
-keys_end_51:
+keys_end_64:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -3671,19 +4178,21 @@ keys_end_51:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_31
+	JMP     rows_40
 
-rows3_36:
+rows3_45:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_54
+	JZ           plain_70
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_56
+	JEQ          leave_72
+	CMPL         (R15), $0x80000000
+	JEQ          anew_73
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -3695,15 +4204,22 @@ rows3_36:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_57
+	JMP          scaled_74
 
-leave_56:
+anew_73:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_74
+
+leave_72:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_57:
+scaled_74:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_58
+	JEQ          leave_75
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_76
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y2
 	VMULPS       Y8, Y2, Y2
@@ -3715,15 +4231,22 @@ scaled_57:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_59
+	JMP          scaled_77
 
-leave_58:
+anew_76:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_77
+
+leave_75:
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-scaled_59:
+scaled_77:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_60
+	JEQ          leave_78
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_79
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y4
 	VMULPS       Y8, Y4, Y4
@@ -3735,16 +4258,21 @@ scaled_59:
 	VPAND        v7fffffff<>+0(SB), Y5, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y5, Y5
-	JMP          scaled_61
+	JMP          scaled_80
 
-leave_60:
+anew_79:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	JMP   scaled_80
+
+leave_78:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-scaled_61:
-	JMP opened_55
+scaled_80:
+	JMP opened_71
 
-plain_54:
+plain_70:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -3752,7 +4280,7 @@ plain_54:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-opened_55:
+opened_71:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -3762,17 +4290,17 @@ opened_55:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_65
+	JLE        keys_end_84
 	TESTQ      $0x00000003, CX
-	JZ         group_63
+	JZ         groups_85
 
-step_62:
+step_81:
 	CMPQ (R8), AX
-	JNE  some_67
+	JNE  some_89
 	CMPQ 4(R8), AX
-	JEQ  passed_66
+	JEQ  passed_88
 
-some_67:
+some_89:
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -3817,16 +4345,17 @@ some_67:
 	VFMADD231PS  Y12, Y14, Y5
 	VFMADD231PS  Y11, Y8, Y5
 
-passed_66:
+passed_88:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_62
+	JNZ   step_81
 	TESTQ CX, CX
-	JZ    keys_end_65
+	JZ    keys_end_84
 
-group_63:
+groups_85:
+group_82:
 	MOVQ         (R8), R15
 	ORQ          4(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -3836,7 +4365,7 @@ group_63:
 	ORQ          (R8)(R11*1), R15
 	ORQ          4(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_64
+	JNZ          some_83
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -3952,17 +4481,17 @@ group_63:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_63
-	JMP          keys_end_65
+	JNZ          group_82
+	JMP          keys_end_84
 
-some_64:
-	JMP step_62
+some_83:
+	JMP step_81
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_63
+	JNZ  group_82
 
-keys_end_65:
+keys_end_84:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -3974,17 +4503,19 @@ keys_end_65:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_31
+	JMP     rows_40
 
-rows2_35:
+rows2_44:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_68
+	JZ           plain_90
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_70
+	JEQ          leave_92
+	CMPL         (R15), $0x80000000
+	JEQ          anew_93
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -3996,15 +4527,22 @@ rows2_35:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_71
+	JMP          scaled_94
 
-leave_70:
+anew_93:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_94
+
+leave_92:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_71:
+scaled_94:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_72
+	JEQ          leave_95
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_96
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y2
 	VMULPS       Y8, Y2, Y2
@@ -4016,22 +4554,27 @@ scaled_71:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_73
+	JMP          scaled_97
 
-leave_72:
+anew_96:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_97
+
+leave_95:
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-scaled_73:
-	JMP opened_69
+scaled_97:
+	JMP opened_91
 
-plain_68:
+plain_90:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-opened_69:
+opened_91:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4040,13 +4583,13 @@ opened_69:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_77
+	JLE        keys_end_101
 	TESTQ      $0x00000003, CX
-	JZ         group_75
+	JZ         groups_102
 
-step_74:
+step_98:
 	CMPQ         (R8), AX
-	JEQ          passed_78
+	JEQ          passed_105
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -4077,22 +4620,23 @@ step_74:
 	VFMADD231PS  Y12, Y14, Y3
 	VFMADD231PS  Y11, Y8, Y3
 
-passed_78:
+passed_105:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_74
+	JNZ   step_98
 	TESTQ CX, CX
-	JZ    keys_end_77
+	JZ    keys_end_101
 
-group_75:
+groups_102:
+group_99:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_76
+	JNZ          some_100
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -4180,17 +4724,17 @@ group_75:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_75
-	JMP          keys_end_77
+	JNZ          group_99
+	JMP          keys_end_101
 
-some_76:
-	JMP step_74
+some_100:
+	JMP step_98
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_75
+	JNZ  group_99
 
-keys_end_77:
+keys_end_101:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, (DX)(BX*1)
@@ -4198,17 +4742,19 @@ keys_end_77:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_31
+	JMP     rows_40
 
-rows1_34:
+rows1_43:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_80
+	JZ           plain_107
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_82
+	JEQ          leave_109
+	CMPL         (R15), $0x80000000
+	JEQ          anew_110
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -4220,20 +4766,25 @@ rows1_34:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_83
+	JMP          scaled_111
 
-leave_82:
+anew_110:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_111
+
+leave_109:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_83:
-	JMP opened_81
+scaled_111:
+	JMP opened_108
 
-plain_80:
+plain_107:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-opened_81:
+opened_108:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -4241,13 +4792,13 @@ opened_81:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_87
+	JLE        keys_end_115
 	TESTQ      $0x00000003, CX
-	JZ         group_85
+	JZ         groups_116
 
-step_84:
+step_112:
 	CMPL         (R8), AX
-	JEQ          passed_88
+	JEQ          passed_119
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -4264,22 +4815,23 @@ step_84:
 	VFMADD231PS  Y12, Y14, Y1
 	VFMADD231PS  Y11, Y8, Y1
 
-passed_88:
+passed_119:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_84
+	JNZ   step_112
 	TESTQ CX, CX
-	JZ    keys_end_87
+	JZ    keys_end_115
 
-group_85:
+groups_116:
+group_113:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_86
+	JNZ          some_114
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -4339,30 +4891,30 @@ group_85:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_85
-	JMP          keys_end_87
+	JNZ          group_113
+	JMP          keys_end_115
 
-some_86:
-	JMP step_84
+some_114:
+	JMP step_112
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_85
+	JNZ  group_113
 
-keys_end_87:
+keys_end_115:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_31
+	JMP     rows_40
 
-rows_end_32:
+rows_end_41:
 	ADDQ $0x00000040, DI
-	JMP  strip_29
+	JMP  strip_38
 
-end_30:
-strip_89:
+end_39:
+strip_120:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -4373,105 +4925,129 @@ strip_89:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000020
-	JLT  end_90
+	JLT  end_121
 
-rows_91:
+rows_122:
 	CMPQ R14, $0x09
-	JGT  rows4_97
+	JGT  rows4_128
 	CMPQ R14, $0x09
-	JEQ  rows3_96
+	JEQ  rows3_127
 	CMPQ R14, $0x08
-	JEQ  rows4_97
+	JEQ  rows4_128
 	CMPQ R14, $0x07
-	JEQ  rows4_97
+	JEQ  rows4_128
 	CMPQ R14, $0x06
-	JEQ  rows3_96
+	JEQ  rows3_127
 	CMPQ R14, $0x05
-	JEQ  rows3_96
+	JEQ  rows3_127
 	CMPQ R14, $0x04
-	JEQ  rows4_97
+	JEQ  rows4_128
 	CMPQ R14, $0x03
-	JEQ  rows3_96
+	JEQ  rows3_127
 	CMPQ R14, $0x02
-	JEQ  rows2_95
+	JEQ  rows2_126
 	CMPQ R14, $0x01
-	JEQ  rows1_94
-	JMP  rows_end_92
+	JEQ  rows1_125
+	JMP  rows_end_123
 
-rows4_97:
+rows4_128:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_98
+	JZ           plain_129
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_100
+	JEQ          leave_131
+	CMPL         (R15), $0x80000000
+	JEQ          anew_132
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_101
+	JMP          scaled_133
 
-leave_100:
+anew_132:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_133
+
+leave_131:
 	VMOVUPS (DX), Y0
 
-scaled_101:
+scaled_133:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_102
+	JEQ          leave_134
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_135
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_103
+	JMP          scaled_136
 
-leave_102:
+anew_135:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_136
+
+leave_134:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_103:
+scaled_136:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_104
+	JEQ          leave_137
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_138
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_105
+	JMP          scaled_139
 
-leave_104:
+anew_138:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_139
+
+leave_137:
 	VMOVUPS (DX)(BX*2), Y2
 
-scaled_105:
+scaled_139:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_106
+	JEQ          leave_140
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_141
 	VBROADCASTSS 12(R15), Y8
 	VMOVUPS      (R8), Y3
 	VMULPS       Y8, Y3, Y3
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_107
+	JMP          scaled_142
 
-leave_106:
+anew_141:
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_142
+
+leave_140:
 	VMOVUPS (R8), Y3
 
-scaled_107:
-	JMP opened_99
+scaled_142:
+	JMP opened_130
 
-plain_98:
+plain_129:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 
-opened_99:
+opened_130:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4484,17 +5060,17 @@ opened_99:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_111
+	JLE        keys_end_146
 	TESTQ      $0x00000003, CX
-	JZ         group_109
+	JZ         groups_147
 
-step_108:
+step_143:
 	CMPQ (R8), AX
-	JNE  some_113
+	JNE  some_151
 	CMPQ 8(R8), AX
-	JEQ  passed_112
+	JEQ  passed_150
 
-some_113:
+some_151:
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -4533,16 +5109,17 @@ some_113:
 	VFMADD231PS  Y12, Y14, Y3
 	VFMADD231PS  Y11, Y8, Y3
 
-passed_112:
+passed_150:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_108
+	JNZ   step_143
 	TESTQ CX, CX
-	JZ    keys_end_111
+	JZ    keys_end_146
 
-group_109:
+groups_147:
+group_144:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -4552,7 +5129,7 @@ group_109:
 	ORQ          (R8)(R11*1), R15
 	ORQ          8(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_110
+	JNZ          some_145
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -4652,10 +5229,10 @@ group_109:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_109
-	JMP          keys_end_111
+	JNZ          group_144
+	JMP          keys_end_146
 
-some_110:
+some_145:
 	VMOVUPS (R8), X8
 	VPMAXSW (R8)(R10*1), X8, X8
 	VPMAXSW (R8)(R10*2), X8, X8
@@ -4664,13 +5241,13 @@ some_110:
 	VPMAXSW X9, X8, X8
 	VMOVQ   X8, R15
 	CMPQ    R15, AX
-	JNE     step_108
+	JNE     step_143
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_109
+	JNZ     group_144
 
-keys_end_111:
+keys_end_146:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -4680,67 +5257,85 @@ keys_end_111:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_91
+	JMP     rows_122
 
-rows3_96:
+rows3_127:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_114
+	JZ           plain_152
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_116
+	JEQ          leave_154
+	CMPL         (R15), $0x80000000
+	JEQ          anew_155
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_117
+	JMP          scaled_156
 
-leave_116:
+anew_155:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_156
+
+leave_154:
 	VMOVUPS (DX), Y0
 
-scaled_117:
+scaled_156:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_118
+	JEQ          leave_157
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_158
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_119
+	JMP          scaled_159
 
-leave_118:
+anew_158:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_159
+
+leave_157:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_119:
+scaled_159:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_120
+	JEQ          leave_160
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_161
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_121
+	JMP          scaled_162
 
-leave_120:
+anew_161:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_162
+
+leave_160:
 	VMOVUPS (DX)(BX*2), Y2
 
-scaled_121:
-	JMP opened_115
+scaled_162:
+	JMP opened_153
 
-plain_114:
+plain_152:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 
-opened_115:
+opened_153:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4750,17 +5345,17 @@ opened_115:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_125
+	JLE        keys_end_166
 	TESTQ      $0x00000003, CX
-	JZ         group_123
+	JZ         groups_167
 
-step_122:
+step_163:
 	CMPQ (R8), AX
-	JNE  some_127
+	JNE  some_171
 	CMPQ 4(R8), AX
-	JEQ  passed_126
+	JEQ  passed_170
 
-some_127:
+some_171:
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -4790,16 +5385,17 @@ some_127:
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y11, Y8, Y2
 
-passed_126:
+passed_170:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_122
+	JNZ   step_163
 	TESTQ CX, CX
-	JZ    keys_end_125
+	JZ    keys_end_166
 
-group_123:
+groups_167:
+group_164:
 	MOVQ         (R8), R15
 	ORQ          4(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -4809,7 +5405,7 @@ group_123:
 	ORQ          (R8)(R11*1), R15
 	ORQ          4(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_124
+	JNZ          some_165
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -4889,17 +5485,17 @@ group_123:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_123
-	JMP          keys_end_125
+	JNZ          group_164
+	JMP          keys_end_166
 
-some_124:
-	JMP step_122
+some_165:
+	JMP step_163
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_123
+	JNZ  group_164
 
-keys_end_125:
+keys_end_166:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -4908,50 +5504,62 @@ keys_end_125:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_91
+	JMP     rows_122
 
-rows2_95:
+rows2_126:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_128
+	JZ           plain_172
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_130
+	JEQ          leave_174
+	CMPL         (R15), $0x80000000
+	JEQ          anew_175
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_131
+	JMP          scaled_176
 
-leave_130:
+anew_175:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_176
+
+leave_174:
 	VMOVUPS (DX), Y0
 
-scaled_131:
+scaled_176:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_132
+	JEQ          leave_177
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_178
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_133
+	JMP          scaled_179
 
-leave_132:
+anew_178:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_179
+
+leave_177:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_133:
-	JMP opened_129
+scaled_179:
+	JMP opened_173
 
-plain_128:
+plain_172:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 
-opened_129:
+opened_173:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4960,13 +5568,13 @@ opened_129:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_137
+	JLE        keys_end_183
 	TESTQ      $0x00000003, CX
-	JZ         group_135
+	JZ         groups_184
 
-step_134:
+step_180:
 	CMPQ         (R8), AX
-	JEQ          passed_138
+	JEQ          passed_187
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -4987,22 +5595,23 @@ step_134:
 	VFMADD231PS  Y12, Y14, Y1
 	VFMADD231PS  Y11, Y8, Y1
 
-passed_138:
+passed_187:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_134
+	JNZ   step_180
 	TESTQ CX, CX
-	JZ    keys_end_137
+	JZ    keys_end_183
 
-group_135:
+groups_184:
+group_181:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_136
+	JNZ          some_182
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -5062,51 +5671,57 @@ group_135:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_135
-	JMP          keys_end_137
+	JNZ          group_181
+	JMP          keys_end_183
 
-some_136:
-	JMP step_134
+some_182:
+	JMP step_180
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_135
+	JNZ  group_181
 
-keys_end_137:
+keys_end_183:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_91
+	JMP     rows_122
 
-rows1_94:
+rows1_125:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_140
+	JZ           plain_189
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_142
+	JEQ          leave_191
+	CMPL         (R15), $0x80000000
+	JEQ          anew_192
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_143
+	JMP          scaled_193
 
-leave_142:
+anew_192:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_193
+
+leave_191:
 	VMOVUPS (DX), Y0
 
-scaled_143:
-	JMP opened_141
+scaled_193:
+	JMP opened_190
 
-plain_140:
+plain_189:
 	VMOVUPS (DX), Y0
 
-opened_141:
+opened_190:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -5114,13 +5729,13 @@ opened_141:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_147
+	JLE        keys_end_197
 	TESTQ      $0x00000003, CX
-	JZ         group_145
+	JZ         groups_198
 
-step_144:
+step_194:
 	CMPL         (R8), AX
-	JEQ          passed_148
+	JEQ          passed_201
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VPBROADCASTD (R8), Y8
 	VPCMPEQW     Y9, Y8, Y10
@@ -5132,22 +5747,23 @@ step_144:
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y11, Y8, Y0
 
-passed_148:
+passed_201:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_144
+	JNZ   step_194
 	TESTQ CX, CX
-	JZ    keys_end_147
+	JZ    keys_end_197
 
-group_145:
+groups_198:
+group_195:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_146
+	JNZ          some_196
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -5187,28 +5803,28 @@ group_145:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_145
-	JMP          keys_end_147
+	JNZ          group_195
+	JMP          keys_end_197
 
-some_146:
-	JMP step_144
+some_196:
+	JMP step_194
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_145
+	JNZ  group_195
 
-keys_end_147:
+keys_end_197:
 	VMOVUPS Y0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_91
+	JMP     rows_122
 
-rows_end_92:
+rows_end_123:
 	ADDQ $0x00000020, DI
-	JMP  strip_89
+	JMP  strip_120
 
-end_90:
+end_121:
 	MOVQ    v_base+64(FP), R15
 	MOVQ    o_base+0(FP), DX
 	ADDQ    DI, DX
@@ -5219,124 +5835,148 @@ end_90:
 	MOVQ    p_base+32(FP), SI
 	MOVQ    n+128(FP), R14
 	SHRQ    $0x02, AX
-	JZ      end_150
+	JZ      end_203
 	LEAQ    tailmask<>+0(SB), R15
 	SHLQ    $0x02, AX
 	SUBQ    AX, R15
 	SHRQ    $0x02, AX
 	VMOVUPS 32(R15), Y7
 
-rows_151:
+rows_204:
 	CMPQ R14, $0x09
-	JGT  rows4_157
+	JGT  rows4_210
 	CMPQ R14, $0x09
-	JEQ  rows3_156
+	JEQ  rows3_209
 	CMPQ R14, $0x08
-	JEQ  rows4_157
+	JEQ  rows4_210
 	CMPQ R14, $0x07
-	JEQ  rows4_157
+	JEQ  rows4_210
 	CMPQ R14, $0x06
-	JEQ  rows3_156
+	JEQ  rows3_209
 	CMPQ R14, $0x05
-	JEQ  rows3_156
+	JEQ  rows3_209
 	CMPQ R14, $0x04
-	JEQ  rows4_157
+	JEQ  rows4_210
 	CMPQ R14, $0x03
-	JEQ  rows3_156
+	JEQ  rows3_209
 	CMPQ R14, $0x02
-	JEQ  rows2_155
+	JEQ  rows2_208
 	CMPQ R14, $0x01
-	JEQ  rows1_154
-	JMP  rows_end_152
+	JEQ  rows1_207
+	JMP  rows_end_205
 
-rows4_157:
+rows4_210:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_158
+	JZ           plain_211
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_160
+	JEQ          leave_213
+	CMPL         (R15), $0x80000000
+	JEQ          anew_214
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_161
+	JMP          scaled_215
 
-leave_160:
+anew_214:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_215
+
+leave_213:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_161:
+scaled_215:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_162
+	JEQ          leave_216
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_217
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_163
+	JMP          scaled_218
 
-leave_162:
+anew_217:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_218
+
+leave_216:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_163:
+scaled_218:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_164
+	JEQ          leave_219
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_220
 	VBROADCASTSS 8(R15), Y8
 	VMASKMOVPS   (DX)(BX*2), Y7, Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_165
+	JMP          scaled_221
 
-leave_164:
+anew_220:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_221
+
+leave_219:
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-scaled_165:
+scaled_221:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_166
+	JEQ          leave_222
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_223
 	VBROADCASTSS 12(R15), Y8
 	VMASKMOVPS   (R8), Y7, Y3
 	VMULPS       Y8, Y3, Y3
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_167
+	JMP          scaled_224
 
-leave_166:
+anew_223:
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_224
+
+leave_222:
 	VMASKMOVPS (R8), Y7, Y3
 
-scaled_167:
-	JMP opened_159
+scaled_224:
+	JMP opened_212
 
-plain_158:
+plain_211:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 	VMASKMOVPS (R8), Y7, Y3
 
-opened_159:
+opened_212:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_171
+	JLE   keys_end_228
 
-step_168:
+step_225:
 	CMPQ (R8), AX
-	JNE  some_173
+	JNE  some_233
 	CMPQ 8(R8), AX
-	JEQ  passed_172
+	JEQ  passed_232
 
-some_173:
+some_233:
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VMASKMOVPS   (R9), Y7, Y6
 	VPBROADCASTD (R8), Y8
@@ -5376,13 +6016,13 @@ some_173:
 	VFMADD231PS  Y12, Y14, Y3
 	VFMADD231PS  Y11, Y8, Y3
 
-passed_172:
+passed_232:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_168
+	JNZ  step_225
 
-keys_end_171:
+keys_end_228:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y7, (DX)
@@ -5392,81 +6032,99 @@ keys_end_171:
 	ADDQ       $0x10, SI
 	LEAQ       (R8)(BX*1), DX
 	SUBQ       $0x04, R14
-	JMP        rows_151
+	JMP        rows_204
 
-rows3_156:
+rows3_209:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_174
+	JZ           plain_234
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_176
+	JEQ          leave_236
+	CMPL         (R15), $0x80000000
+	JEQ          anew_237
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_177
+	JMP          scaled_238
 
-leave_176:
+anew_237:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_238
+
+leave_236:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_177:
+scaled_238:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_178
+	JEQ          leave_239
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_240
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_179
+	JMP          scaled_241
 
-leave_178:
+anew_240:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_241
+
+leave_239:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_179:
+scaled_241:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_180
+	JEQ          leave_242
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_243
 	VBROADCASTSS 8(R15), Y8
 	VMASKMOVPS   (DX)(BX*2), Y7, Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_181
+	JMP          scaled_244
 
-leave_180:
+anew_243:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_244
+
+leave_242:
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-scaled_181:
-	JMP opened_175
+scaled_244:
+	JMP opened_235
 
-plain_174:
+plain_234:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-opened_175:
+opened_235:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_185
+	JLE   keys_end_248
 
-step_182:
+step_245:
 	CMPQ (R8), AX
-	JNE  some_187
+	JNE  some_253
 	CMPQ 4(R8), AX
-	JEQ  passed_186
+	JEQ  passed_252
 
-some_187:
+some_253:
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VMASKMOVPS   (R9), Y7, Y6
 	VPBROADCASTD (R8), Y8
@@ -5497,13 +6155,13 @@ some_187:
 	VFMADD231PS  Y12, Y14, Y2
 	VFMADD231PS  Y11, Y8, Y2
 
-passed_186:
+passed_252:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_182
+	JNZ  step_245
 
-keys_end_185:
+keys_end_248:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y7, (DX)
@@ -5512,60 +6170,72 @@ keys_end_185:
 	ADDQ       $0x0c, SI
 	LEAQ       (R8), DX
 	SUBQ       $0x03, R14
-	JMP        rows_151
+	JMP        rows_204
 
-rows2_155:
+rows2_208:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_188
+	JZ           plain_254
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_190
+	JEQ          leave_256
+	CMPL         (R15), $0x80000000
+	JEQ          anew_257
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_191
+	JMP          scaled_258
 
-leave_190:
+anew_257:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_258
+
+leave_256:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_191:
+scaled_258:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_192
+	JEQ          leave_259
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_260
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_193
+	JMP          scaled_261
 
-leave_192:
+anew_260:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_261
+
+leave_259:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_193:
-	JMP opened_189
+scaled_261:
+	JMP opened_255
 
-plain_188:
+plain_254:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-opened_189:
+opened_255:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_197
+	JLE   keys_end_265
 
-step_194:
+step_262:
 	CMPQ         (R8), AX
-	JEQ          passed_198
+	JEQ          passed_269
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VMASKMOVPS   (R9), Y7, Y6
 	VPBROADCASTD (R8), Y8
@@ -5587,57 +6257,63 @@ step_194:
 	VFMADD231PS  Y12, Y14, Y1
 	VFMADD231PS  Y11, Y8, Y1
 
-passed_198:
+passed_269:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_194
+	JNZ  step_262
 
-keys_end_197:
+keys_end_265:
 	VMASKMOVPS Y0, Y7, (DX)
 	VMASKMOVPS Y1, Y7, (DX)(BX*1)
 	ADDQ       $0x08, SI
 	LEAQ       (DX)(BX*2), DX
 	SUBQ       $0x02, R14
-	JMP        rows_151
+	JMP        rows_204
 
-rows1_154:
+rows1_207:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_200
+	JZ           plain_271
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_202
+	JEQ          leave_273
+	CMPL         (R15), $0x80000000
+	JEQ          anew_274
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_203
+	JMP          scaled_275
 
-leave_202:
+anew_274:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_275
+
+leave_273:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_203:
-	JMP opened_201
+scaled_275:
+	JMP opened_272
 
-plain_200:
+plain_271:
 	VMASKMOVPS (DX), Y7, Y0
 
-opened_201:
+opened_272:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_207
+	JLE   keys_end_279
 
-step_204:
+step_276:
 	CMPL         (R8), AX
-	JEQ          passed_208
+	JEQ          passed_283
 	VBROADCASTSS c80008000<>+0(SB), Y9
 	VMASKMOVPS   (R9), Y7, Y6
 	VPBROADCASTD (R8), Y8
@@ -5650,21 +6326,21 @@ step_204:
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y11, Y8, Y0
 
-passed_208:
+passed_283:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_204
+	JNZ  step_276
 
-keys_end_207:
+keys_end_279:
 	VMASKMOVPS Y0, Y7, (DX)
 	ADDQ       $0x04, SI
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x01, R14
-	JMP        rows_151
+	JMP        rows_204
 
-rows_end_152:
-end_150:
+rows_end_205:
+end_203:
 done_1:
 	VZEROUPPER
 	RET
@@ -5710,6 +6386,8 @@ strip_3:
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
 	JEQ          leave_7
+	CMPL         (R15), $0x80000000
+	JEQ          anew_8
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -5731,7 +6409,14 @@ strip_3:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_8
+	JMP          scaled_9
+
+anew_8:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_9
 
 leave_7:
 	VMOVUPS (DX), Y0
@@ -5739,7 +6424,7 @@ leave_7:
 	VMOVUPS 64(DX), Y2
 	VMOVUPS 96(DX), Y3
 
-scaled_8:
+scaled_9:
 	JMP opened_6
 
 plain_5:
@@ -5760,16 +6445,16 @@ opened_6:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_13
+	JLE        few_17
 	MOVQ       R15, CX
 
-few_13:
+few_17:
 	TESTQ CX, CX
-	JLE   keys_end_12
+	JLE   keys_end_13
 	TESTQ $0x00000003, CX
-	JZ    group_10
+	JZ    groups_14
 
-step_9:
+step_10:
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -5797,11 +6482,12 @@ step_9:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_9
+	JNZ          step_10
 	TESTQ        CX, CX
-	JZ           keys_end_12
+	JZ           keys_end_13
 
-group_10:
+groups_14:
+group_11:
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -5897,9 +6583,9 @@ group_10:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_10
+	JNZ          group_11
 
-keys_end_12:
+keys_end_13:
 	MOVQ  n+128(FP), R15
 	SUBQ  R14, R15
 	ADDQ  seen+144(FP), R15
@@ -5908,12 +6594,12 @@ keys_end_12:
 	NEGQ  R15
 	ADDQ  pairs+120(FP), R15
 	TESTQ $0x00000001, AX
-	JNZ   stairs_odd_15
-	JMP   stairs_end_16
+	JNZ   stairs_odd_19
+	JMP   stairs_end_20
 
-stairs_odd_15:
+stairs_odd_19:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_16
+	JLT          stairs_end_20
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -5945,7 +6631,7 @@ stairs_odd_15:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_16:
+stairs_end_20:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -5956,9 +6642,9 @@ stairs_end_16:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_17
+	JNE  other_21
 
-strip_18:
+strip_22:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -5969,15 +6655,17 @@ strip_18:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_19
+	JLT          end_23
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_20
+	JZ           plain_24
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_22
+	JEQ          leave_26
+	CMPL         (R15), $0x80000000
+	JEQ          anew_27
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -5999,17 +6687,26 @@ strip_18:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_23
+	JMP          scaled_28
 
-leave_22:
+anew_27:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_28
+
+leave_26:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
 	VMOVUPS 96(DX), Y3
 
-scaled_23:
+scaled_28:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_24
+	JEQ          leave_29
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_30
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y4
 	VMULPS       Y8, Y4, Y4
@@ -6031,18 +6728,25 @@ scaled_23:
 	VPAND        v7fffffff<>+0(SB), Y7, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y7, Y7
-	JMP          scaled_25
+	JMP          scaled_31
 
-leave_24:
+anew_30:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	JMP   scaled_31
+
+leave_29:
 	VMOVUPS (DX)(BX*1), Y4
 	VMOVUPS 32(DX)(BX*1), Y5
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-scaled_25:
-	JMP opened_21
+scaled_31:
+	JMP opened_25
 
-plain_20:
+plain_24:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -6052,7 +6756,7 @@ plain_20:
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-opened_21:
+opened_25:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -6066,16 +6770,16 @@ opened_21:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_30
+	JLE        few_39
 	MOVQ       R15, CX
 
-few_30:
+few_39:
 	TESTQ CX, CX
-	JLE   keys_end_29
+	JLE   keys_end_35
 	TESTQ $0x00000003, CX
-	JZ    group_27
+	JZ    groups_36
 
-step_26:
+step_32:
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -6114,11 +6818,12 @@ step_26:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_26
+	JNZ          step_32
 	TESTQ        CX, CX
-	JZ           keys_end_29
+	JZ           keys_end_35
 
-group_27:
+groups_36:
+group_33:
 	VPBROADCASTD (R8), Y10
 	VPAND        vffff0000<>+0(SB), Y10, Y11
 	VPSLLD       $0x10, Y10, Y10
@@ -6258,9 +6963,9 @@ group_27:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_27
+	JNZ          group_33
 
-keys_end_29:
+keys_end_35:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -6269,9 +6974,9 @@ keys_end_29:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_32
+	JNZ          stairs_odd_41
 	CMPQ         R15, $0x01
-	JLT          stairs_end_33
+	JLT          stairs_end_42
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -6302,11 +7007,11 @@ keys_end_29:
 	VFMADD231PS  Y8, Y12, Y7
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_33
+	JMP          stairs_end_42
 
-stairs_odd_32:
+stairs_odd_41:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_33
+	JLT          stairs_end_42
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -6358,7 +7063,7 @@ stairs_odd_32:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_33:
+stairs_end_42:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -6368,11 +7073,11 @@ stairs_end_33:
 	VMOVUPS Y6, 64(DX)(BX*1)
 	VMOVUPS Y7, 96(DX)(BX*1)
 	ADDQ    $0x00000080, DI
-	JMP     strip_18
+	JMP     strip_22
 
-end_19:
-other_17:
-strip_34:
+end_23:
+other_21:
+strip_43:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -6383,42 +7088,44 @@ strip_34:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_35
+	JLT  end_44
 
-rows_36:
+rows_45:
 	CMPQ R14, $0x09
-	JGT  rows4_42
+	JGT  rows4_51
 	CMPQ R14, $0x09
-	JEQ  rows3_41
+	JEQ  rows3_50
 	CMPQ R14, $0x08
-	JEQ  rows4_42
+	JEQ  rows4_51
 	CMPQ R14, $0x07
-	JEQ  rows4_42
+	JEQ  rows4_51
 	CMPQ R14, $0x06
-	JEQ  rows3_41
+	JEQ  rows3_50
 	CMPQ R14, $0x05
-	JEQ  rows3_41
+	JEQ  rows3_50
 	CMPQ R14, $0x04
-	JEQ  rows4_42
+	JEQ  rows4_51
 	CMPQ R14, $0x03
-	JEQ  rows3_41
+	JEQ  rows3_50
 	CMPQ R14, $0x02
-	JEQ  rows2_40
+	JEQ  rows2_49
 	CMPQ R14, $0x01
-	JEQ  rows1_39
-	JMP  rows_end_37
+	JEQ  rows1_48
+	JMP  rows_end_46
 
-rows4_42:
+rows4_51:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_43
+	JZ           plain_52
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_45
+	JEQ          leave_54
+	CMPL         (R15), $0x80000000
+	JEQ          anew_55
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -6430,15 +7137,22 @@ rows4_42:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_46
+	JMP          scaled_56
 
-leave_45:
+anew_55:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_56
+
+leave_54:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_46:
+scaled_56:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_47
+	JEQ          leave_57
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_58
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y2
 	VMULPS       Y8, Y2, Y2
@@ -6450,15 +7164,22 @@ scaled_46:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_48
+	JMP          scaled_59
 
-leave_47:
+anew_58:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_59
+
+leave_57:
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-scaled_48:
+scaled_59:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_49
+	JEQ          leave_60
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_61
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y4
 	VMULPS       Y8, Y4, Y4
@@ -6470,15 +7191,22 @@ scaled_48:
 	VPAND        v7fffffff<>+0(SB), Y5, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y5, Y5
-	JMP          scaled_50
+	JMP          scaled_62
 
-leave_49:
+anew_61:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	JMP   scaled_62
+
+leave_60:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-scaled_50:
+scaled_62:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_51
+	JEQ          leave_63
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_64
 	VBROADCASTSS 12(R15), Y8
 	VMOVUPS      (R8), Y6
 	VMULPS       Y8, Y6, Y6
@@ -6490,16 +7218,21 @@ scaled_50:
 	VPAND        v7fffffff<>+0(SB), Y7, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y7, Y7
-	JMP          scaled_52
+	JMP          scaled_65
 
-leave_51:
+anew_64:
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	JMP   scaled_65
+
+leave_63:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-scaled_52:
-	JMP opened_44
+scaled_65:
+	JMP opened_53
 
-plain_43:
+plain_52:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -6509,7 +7242,7 @@ plain_43:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-opened_44:
+opened_53:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -6525,16 +7258,16 @@ opened_44:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_57
+	JLE        few_73
 	MOVQ       R15, CX
 
-few_57:
+few_73:
 	TESTQ CX, CX
-	JLE   keys_end_56
+	JLE   keys_end_69
 	TESTQ $0x00000003, CX
-	JZ    group_54
+	JZ    groups_70
 
-step_53:
+step_66:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -6574,11 +7307,12 @@ step_53:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_53
+	JNZ          step_66
 	TESTQ        CX, CX
-	JZ           keys_end_56
+	JZ           keys_end_69
 
-group_54:
+groups_70:
+group_67:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -6722,427 +7456,9 @@ group_54:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_54
+	JNZ          group_67
 
-keys_end_56:
-	MOVQ         n+128(FP), R15
-	SUBQ         R14, R15
-	ADDQ         seen+144(FP), R15
-	MOVQ         R15, AX
-	SHRQ         $0x01, R15
-	NEGQ         R15
-	ADDQ         pairs+120(FP), R15
-	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_59
-	CMPQ         R15, $0x01
-	JLT          stairs_end_60
-	VMOVUPS      (R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VPBROADCASTD 4(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y8, Y12, Y2
-	VPBROADCASTD 8(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y4
-	VFMADD231PS  Y8, Y12, Y4
-	VPBROADCASTD 12(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y6
-	VFMADD231PS  Y8, Y12, Y6
-	VMOVUPS      32(R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VPBROADCASTD 4(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y8, Y12, Y3
-	VPBROADCASTD 8(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y5
-	VFMADD231PS  Y8, Y12, Y5
-	VPBROADCASTD 12(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y7
-	VFMADD231PS  Y8, Y12, Y7
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	CMPQ         R15, $0x02
-	JLT          stairs_end_60
-	VMOVUPS      (R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VPBROADCASTD 12(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y8, Y12, Y6
-	VMOVUPS      32(R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VPBROADCASTD 12(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y8, Y12, Y7
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	JMP          stairs_end_60
-
-stairs_odd_59:
-	CMPQ         R15, $0x01
-	JLT          stairs_end_60
-	VMOVUPS      (R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VPBROADCASTD (R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y8, Y12, Y0
-	VPBROADCASTD 4(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y2
-	VFMADD231PS  Y8, Y12, Y2
-	VPBROADCASTD 8(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y4
-	VFMADD231PS  Y8, Y12, Y4
-	VPBROADCASTD 12(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y6
-	VFMADD231PS  Y8, Y12, Y6
-	VMOVUPS      32(R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VPBROADCASTD (R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y8, Y12, Y1
-	VPBROADCASTD 4(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y3
-	VFMADD231PS  Y8, Y12, Y3
-	VPBROADCASTD 8(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y5
-	VFMADD231PS  Y8, Y12, Y5
-	VPBROADCASTD 12(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y7
-	VFMADD231PS  Y8, Y12, Y7
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	CMPQ         R15, $0x02
-	JLT          stairs_end_60
-	VMOVUPS      (R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VPBROADCASTD 8(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y8, Y12, Y4
-	VPBROADCASTD 12(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y6
-	VFMADD231PS  Y8, Y12, Y6
-	VMOVUPS      32(R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VPBROADCASTD 8(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y8, Y12, Y5
-	VPBROADCASTD 12(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y7
-	VFMADD231PS  Y8, Y12, Y7
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-
-stairs_end_60:
-	LEAQ    (BX)(BX*2), R9
-	LEAQ    (DX)(R9*1), R8
-	VMOVUPS Y0, (DX)
-	VMOVUPS Y1, 32(DX)
-	VMOVUPS Y2, (DX)(BX*1)
-	VMOVUPS Y3, 32(DX)(BX*1)
-	VMOVUPS Y4, (DX)(BX*2)
-	VMOVUPS Y5, 32(DX)(BX*2)
-	VMOVUPS Y6, (R8)
-	VMOVUPS Y7, 32(R8)
-	ADDQ    $0x10, SI
-	LEAQ    (R8)(BX*1), DX
-	SUBQ    $0x04, R14
-	JMP     rows_36
-
-rows3_41:
-	LEAQ         (BX)(BX*2), R9
-	LEAQ         (DX)(R9*1), R8
-	MOVQ         alpha_base+96(FP), R15
-	TESTQ        R15, R15
-	JZ           plain_61
-	MOVQ         p_base+32(FP), AX
-	SUBQ         SI, AX
-	SUBQ         AX, R15
-	CMPL         (R15), $0xbf800000
-	JEQ          leave_63
-	VBROADCASTSS (R15), Y8
-	VMOVUPS      (DX), Y0
-	VMULPS       Y8, Y0, Y0
-	VPAND        v7fffffff<>+0(SB), Y0, Y9
-	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
-	VPAND        Y9, Y0, Y0
-	VMOVUPS      32(DX), Y1
-	VMULPS       Y8, Y1, Y1
-	VPAND        v7fffffff<>+0(SB), Y1, Y9
-	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
-	VPAND        Y9, Y1, Y1
-	JMP          scaled_64
-
-leave_63:
-	VMOVUPS (DX), Y0
-	VMOVUPS 32(DX), Y1
-
-scaled_64:
-	CMPL         4(R15), $0xbf800000
-	JEQ          leave_65
-	VBROADCASTSS 4(R15), Y8
-	VMOVUPS      (DX)(BX*1), Y2
-	VMULPS       Y8, Y2, Y2
-	VPAND        v7fffffff<>+0(SB), Y2, Y9
-	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
-	VPAND        Y9, Y2, Y2
-	VMOVUPS      32(DX)(BX*1), Y3
-	VMULPS       Y8, Y3, Y3
-	VPAND        v7fffffff<>+0(SB), Y3, Y9
-	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
-	VPAND        Y9, Y3, Y3
-	JMP          scaled_66
-
-leave_65:
-	VMOVUPS (DX)(BX*1), Y2
-	VMOVUPS 32(DX)(BX*1), Y3
-
-scaled_66:
-	CMPL         8(R15), $0xbf800000
-	JEQ          leave_67
-	VBROADCASTSS 8(R15), Y8
-	VMOVUPS      (DX)(BX*2), Y4
-	VMULPS       Y8, Y4, Y4
-	VPAND        v7fffffff<>+0(SB), Y4, Y9
-	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
-	VPAND        Y9, Y4, Y4
-	VMOVUPS      32(DX)(BX*2), Y5
-	VMULPS       Y8, Y5, Y5
-	VPAND        v7fffffff<>+0(SB), Y5, Y9
-	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
-	VPAND        Y9, Y5, Y5
-	JMP          scaled_68
-
-leave_67:
-	VMOVUPS (DX)(BX*2), Y4
-	VMOVUPS 32(DX)(BX*2), Y5
-
-scaled_68:
-	JMP opened_62
-
-plain_61:
-	VMOVUPS (DX), Y0
-	VMOVUPS 32(DX), Y1
-	VMOVUPS (DX)(BX*1), Y2
-	VMOVUPS 32(DX)(BX*1), Y3
-	VMOVUPS (DX)(BX*2), Y4
-	VMOVUPS 32(DX)(BX*2), Y5
-
-opened_62:
-	LEAQ       (R8), R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 (R8)(BX*1)
-	PREFETCHT0 (R8)(BX*2)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	MOVQ       n+128(FP), R15
-	SUBQ       R14, R15
-	ADDQ       seen+144(FP), R15
-	SHRQ       $0x01, R15
-	CMPQ       CX, R15
-	JLE        few_73
-	MOVQ       R15, CX
-
-few_73:
-	TESTQ CX, CX
-	JLE   keys_end_72
-	TESTQ $0x00000003, CX
-	JZ    group_70
-
-step_69:
-	PREFETCHT0   64(R9)
-	VMOVUPS      (R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VMOVUPS      32(R9), Y10
-	VPAND        vffff0000<>+0(SB), Y10, Y11
-	VPSLLD       $0x10, Y10, Y10
-	VPBROADCASTD (R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y0
-	VFMADD231PS  Y11, Y13, Y1
-	VFMADD231PS  Y8, Y12, Y0
-	VFMADD231PS  Y10, Y12, Y1
-	VPBROADCASTD 4(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y2
-	VFMADD231PS  Y11, Y13, Y3
-	VFMADD231PS  Y8, Y12, Y2
-	VFMADD231PS  Y10, Y12, Y3
-	VPBROADCASTD 8(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y4
-	VFMADD231PS  Y11, Y13, Y5
-	VFMADD231PS  Y8, Y12, Y4
-	VFMADD231PS  Y10, Y12, Y5
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	DECQ         CX
-	TESTQ        $0x00000003, CX
-	JNZ          step_69
-	TESTQ        CX, CX
-	JZ           keys_end_72
-
-group_70:
-	PREFETCHT0   64(R9)
-	VMOVUPS      (R9), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VMOVUPS      32(R9), Y10
-	VPAND        vffff0000<>+0(SB), Y10, Y11
-	VPSLLD       $0x10, Y10, Y10
-	VPBROADCASTD (R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y0
-	VFMADD231PS  Y11, Y13, Y1
-	VFMADD231PS  Y8, Y12, Y0
-	VFMADD231PS  Y10, Y12, Y1
-	VPBROADCASTD 4(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y2
-	VFMADD231PS  Y11, Y13, Y3
-	VFMADD231PS  Y8, Y12, Y2
-	VFMADD231PS  Y10, Y12, Y3
-	VPBROADCASTD 8(R8), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y4
-	VFMADD231PS  Y11, Y13, Y5
-	VFMADD231PS  Y8, Y12, Y4
-	VFMADD231PS  Y10, Y12, Y5
-	PREFETCHT0   64(R9)(R12*1)
-	VMOVUPS      (R9)(R12*1), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VMOVUPS      32(R9)(R12*1), Y10
-	VPAND        vffff0000<>+0(SB), Y10, Y11
-	VPSLLD       $0x10, Y10, Y10
-	VPBROADCASTD (R8)(R10*1), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y0
-	VFMADD231PS  Y11, Y13, Y1
-	VFMADD231PS  Y8, Y12, Y0
-	VFMADD231PS  Y10, Y12, Y1
-	VPBROADCASTD 4(R8)(R10*1), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y2
-	VFMADD231PS  Y11, Y13, Y3
-	VFMADD231PS  Y8, Y12, Y2
-	VFMADD231PS  Y10, Y12, Y3
-	VPBROADCASTD 8(R8)(R10*1), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y4
-	VFMADD231PS  Y11, Y13, Y5
-	VFMADD231PS  Y8, Y12, Y4
-	VFMADD231PS  Y10, Y12, Y5
-	PREFETCHT0   64(R9)(R12*2)
-	VMOVUPS      (R9)(R12*2), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VMOVUPS      32(R9)(R12*2), Y10
-	VPAND        vffff0000<>+0(SB), Y10, Y11
-	VPSLLD       $0x10, Y10, Y10
-	VPBROADCASTD (R8)(R10*2), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y0
-	VFMADD231PS  Y11, Y13, Y1
-	VFMADD231PS  Y8, Y12, Y0
-	VFMADD231PS  Y10, Y12, Y1
-	VPBROADCASTD 4(R8)(R10*2), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y2
-	VFMADD231PS  Y11, Y13, Y3
-	VFMADD231PS  Y8, Y12, Y2
-	VFMADD231PS  Y10, Y12, Y3
-	VPBROADCASTD 8(R8)(R10*2), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y4
-	VFMADD231PS  Y11, Y13, Y5
-	VFMADD231PS  Y8, Y12, Y4
-	VFMADD231PS  Y10, Y12, Y5
-	PREFETCHT0   64(R9)(R13*1)
-	VMOVUPS      (R9)(R13*1), Y8
-	VPAND        vffff0000<>+0(SB), Y8, Y9
-	VPSLLD       $0x10, Y8, Y8
-	VMOVUPS      32(R9)(R13*1), Y10
-	VPAND        vffff0000<>+0(SB), Y10, Y11
-	VPSLLD       $0x10, Y10, Y10
-	VPBROADCASTD (R8)(R11*1), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y0
-	VFMADD231PS  Y11, Y13, Y1
-	VFMADD231PS  Y8, Y12, Y0
-	VFMADD231PS  Y10, Y12, Y1
-	VPBROADCASTD 4(R8)(R11*1), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y2
-	VFMADD231PS  Y11, Y13, Y3
-	VFMADD231PS  Y8, Y12, Y2
-	VFMADD231PS  Y10, Y12, Y3
-	VPBROADCASTD 8(R8)(R11*1), Y12
-	VPAND        vffff0000<>+0(SB), Y12, Y13
-	VPSLLD       $0x10, Y12, Y12
-	VFMADD231PS  Y9, Y13, Y4
-	VFMADD231PS  Y11, Y13, Y5
-	VFMADD231PS  Y8, Y12, Y4
-	VFMADD231PS  Y10, Y12, Y5
-	LEAQ         (R8)(R10*4), R8
-	LEAQ         (R9)(R12*4), R9
-	SUBQ         $0x04, CX
-	JNZ          group_70
-
-keys_end_72:
+keys_end_69:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -7166,6 +7482,11 @@ keys_end_72:
 	VPSLLD       $0x10, Y12, Y12
 	VFMADD231PS  Y9, Y13, Y4
 	VFMADD231PS  Y8, Y12, Y4
+	VPBROADCASTD 12(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y6
+	VFMADD231PS  Y8, Y12, Y6
 	VMOVUPS      32(R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -7178,6 +7499,29 @@ keys_end_72:
 	VPSLLD       $0x10, Y12, Y12
 	VFMADD231PS  Y9, Y13, Y5
 	VFMADD231PS  Y8, Y12, Y5
+	VPBROADCASTD 12(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y7
+	VFMADD231PS  Y8, Y12, Y7
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	CMPQ         R15, $0x02
+	JLT          stairs_end_76
+	VMOVUPS      (R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD 12(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y8, Y12, Y6
+	VMOVUPS      32(R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD 12(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y8, Y12, Y7
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	JMP          stairs_end_76
@@ -7202,6 +7546,418 @@ stairs_odd_75:
 	VPSLLD       $0x10, Y12, Y12
 	VFMADD231PS  Y9, Y13, Y4
 	VFMADD231PS  Y8, Y12, Y4
+	VPBROADCASTD 12(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y6
+	VFMADD231PS  Y8, Y12, Y6
+	VMOVUPS      32(R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD (R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y8, Y12, Y1
+	VPBROADCASTD 4(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y3
+	VFMADD231PS  Y8, Y12, Y3
+	VPBROADCASTD 8(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y5
+	VFMADD231PS  Y8, Y12, Y5
+	VPBROADCASTD 12(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y7
+	VFMADD231PS  Y8, Y12, Y7
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	CMPQ         R15, $0x02
+	JLT          stairs_end_76
+	VMOVUPS      (R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD 8(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y8, Y12, Y4
+	VPBROADCASTD 12(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y6
+	VFMADD231PS  Y8, Y12, Y6
+	VMOVUPS      32(R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD 8(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y8, Y12, Y5
+	VPBROADCASTD 12(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y7
+	VFMADD231PS  Y8, Y12, Y7
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+
+stairs_end_76:
+	LEAQ    (BX)(BX*2), R9
+	LEAQ    (DX)(R9*1), R8
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VMOVUPS Y2, (DX)(BX*1)
+	VMOVUPS Y3, 32(DX)(BX*1)
+	VMOVUPS Y4, (DX)(BX*2)
+	VMOVUPS Y5, 32(DX)(BX*2)
+	VMOVUPS Y6, (R8)
+	VMOVUPS Y7, 32(R8)
+	ADDQ    $0x10, SI
+	LEAQ    (R8)(BX*1), DX
+	SUBQ    $0x04, R14
+	JMP     rows_45
+
+rows3_50:
+	LEAQ         (BX)(BX*2), R9
+	LEAQ         (DX)(R9*1), R8
+	MOVQ         alpha_base+96(FP), R15
+	TESTQ        R15, R15
+	JZ           plain_77
+	MOVQ         p_base+32(FP), AX
+	SUBQ         SI, AX
+	SUBQ         AX, R15
+	CMPL         (R15), $0xbf800000
+	JEQ          leave_79
+	CMPL         (R15), $0x80000000
+	JEQ          anew_80
+	VBROADCASTSS (R15), Y8
+	VMOVUPS      (DX), Y0
+	VMULPS       Y8, Y0, Y0
+	VPAND        v7fffffff<>+0(SB), Y0, Y9
+	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
+	VPAND        Y9, Y0, Y0
+	VMOVUPS      32(DX), Y1
+	VMULPS       Y8, Y1, Y1
+	VPAND        v7fffffff<>+0(SB), Y1, Y9
+	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
+	VPAND        Y9, Y1, Y1
+	JMP          scaled_81
+
+anew_80:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_81
+
+leave_79:
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+
+scaled_81:
+	CMPL         4(R15), $0xbf800000
+	JEQ          leave_82
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_83
+	VBROADCASTSS 4(R15), Y8
+	VMOVUPS      (DX)(BX*1), Y2
+	VMULPS       Y8, Y2, Y2
+	VPAND        v7fffffff<>+0(SB), Y2, Y9
+	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
+	VPAND        Y9, Y2, Y2
+	VMOVUPS      32(DX)(BX*1), Y3
+	VMULPS       Y8, Y3, Y3
+	VPAND        v7fffffff<>+0(SB), Y3, Y9
+	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
+	VPAND        Y9, Y3, Y3
+	JMP          scaled_84
+
+anew_83:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_84
+
+leave_82:
+	VMOVUPS (DX)(BX*1), Y2
+	VMOVUPS 32(DX)(BX*1), Y3
+
+scaled_84:
+	CMPL         8(R15), $0xbf800000
+	JEQ          leave_85
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_86
+	VBROADCASTSS 8(R15), Y8
+	VMOVUPS      (DX)(BX*2), Y4
+	VMULPS       Y8, Y4, Y4
+	VPAND        v7fffffff<>+0(SB), Y4, Y9
+	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
+	VPAND        Y9, Y4, Y4
+	VMOVUPS      32(DX)(BX*2), Y5
+	VMULPS       Y8, Y5, Y5
+	VPAND        v7fffffff<>+0(SB), Y5, Y9
+	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
+	VPAND        Y9, Y5, Y5
+	JMP          scaled_87
+
+anew_86:
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	JMP   scaled_87
+
+leave_85:
+	VMOVUPS (DX)(BX*2), Y4
+	VMOVUPS 32(DX)(BX*2), Y5
+
+scaled_87:
+	JMP opened_78
+
+plain_77:
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+	VMOVUPS (DX)(BX*1), Y2
+	VMOVUPS 32(DX)(BX*1), Y3
+	VMOVUPS (DX)(BX*2), Y4
+	VMOVUPS 32(DX)(BX*2), Y5
+
+opened_78:
+	LEAQ       (R8), R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 (R8)(BX*1)
+	PREFETCHT0 (R8)(BX*2)
+	MOVQ       SI, R8
+	MOVQ       DI, R9
+	MOVQ       pairs+120(FP), CX
+	MOVQ       n+128(FP), R15
+	SUBQ       R14, R15
+	ADDQ       seen+144(FP), R15
+	SHRQ       $0x01, R15
+	CMPQ       CX, R15
+	JLE        few_95
+	MOVQ       R15, CX
+
+few_95:
+	TESTQ CX, CX
+	JLE   keys_end_91
+	TESTQ $0x00000003, CX
+	JZ    groups_92
+
+step_88:
+	PREFETCHT0   64(R9)
+	VMOVUPS      (R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VMOVUPS      32(R9), Y10
+	VPAND        vffff0000<>+0(SB), Y10, Y11
+	VPSLLD       $0x10, Y10, Y10
+	VPBROADCASTD (R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y0
+	VFMADD231PS  Y11, Y13, Y1
+	VFMADD231PS  Y8, Y12, Y0
+	VFMADD231PS  Y10, Y12, Y1
+	VPBROADCASTD 4(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y2
+	VFMADD231PS  Y11, Y13, Y3
+	VFMADD231PS  Y8, Y12, Y2
+	VFMADD231PS  Y10, Y12, Y3
+	VPBROADCASTD 8(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y4
+	VFMADD231PS  Y11, Y13, Y5
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y10, Y12, Y5
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	DECQ         CX
+	TESTQ        $0x00000003, CX
+	JNZ          step_88
+	TESTQ        CX, CX
+	JZ           keys_end_91
+
+groups_92:
+group_89:
+	PREFETCHT0   64(R9)
+	VMOVUPS      (R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VMOVUPS      32(R9), Y10
+	VPAND        vffff0000<>+0(SB), Y10, Y11
+	VPSLLD       $0x10, Y10, Y10
+	VPBROADCASTD (R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y0
+	VFMADD231PS  Y11, Y13, Y1
+	VFMADD231PS  Y8, Y12, Y0
+	VFMADD231PS  Y10, Y12, Y1
+	VPBROADCASTD 4(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y2
+	VFMADD231PS  Y11, Y13, Y3
+	VFMADD231PS  Y8, Y12, Y2
+	VFMADD231PS  Y10, Y12, Y3
+	VPBROADCASTD 8(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y4
+	VFMADD231PS  Y11, Y13, Y5
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y10, Y12, Y5
+	PREFETCHT0   64(R9)(R12*1)
+	VMOVUPS      (R9)(R12*1), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VMOVUPS      32(R9)(R12*1), Y10
+	VPAND        vffff0000<>+0(SB), Y10, Y11
+	VPSLLD       $0x10, Y10, Y10
+	VPBROADCASTD (R8)(R10*1), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y0
+	VFMADD231PS  Y11, Y13, Y1
+	VFMADD231PS  Y8, Y12, Y0
+	VFMADD231PS  Y10, Y12, Y1
+	VPBROADCASTD 4(R8)(R10*1), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y2
+	VFMADD231PS  Y11, Y13, Y3
+	VFMADD231PS  Y8, Y12, Y2
+	VFMADD231PS  Y10, Y12, Y3
+	VPBROADCASTD 8(R8)(R10*1), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y4
+	VFMADD231PS  Y11, Y13, Y5
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y10, Y12, Y5
+	PREFETCHT0   64(R9)(R12*2)
+	VMOVUPS      (R9)(R12*2), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VMOVUPS      32(R9)(R12*2), Y10
+	VPAND        vffff0000<>+0(SB), Y10, Y11
+	VPSLLD       $0x10, Y10, Y10
+	VPBROADCASTD (R8)(R10*2), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y0
+	VFMADD231PS  Y11, Y13, Y1
+	VFMADD231PS  Y8, Y12, Y0
+	VFMADD231PS  Y10, Y12, Y1
+	VPBROADCASTD 4(R8)(R10*2), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y2
+	VFMADD231PS  Y11, Y13, Y3
+	VFMADD231PS  Y8, Y12, Y2
+	VFMADD231PS  Y10, Y12, Y3
+	VPBROADCASTD 8(R8)(R10*2), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y4
+	VFMADD231PS  Y11, Y13, Y5
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y10, Y12, Y5
+	PREFETCHT0   64(R9)(R13*1)
+	VMOVUPS      (R9)(R13*1), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VMOVUPS      32(R9)(R13*1), Y10
+	VPAND        vffff0000<>+0(SB), Y10, Y11
+	VPSLLD       $0x10, Y10, Y10
+	VPBROADCASTD (R8)(R11*1), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y0
+	VFMADD231PS  Y11, Y13, Y1
+	VFMADD231PS  Y8, Y12, Y0
+	VFMADD231PS  Y10, Y12, Y1
+	VPBROADCASTD 4(R8)(R11*1), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y2
+	VFMADD231PS  Y11, Y13, Y3
+	VFMADD231PS  Y8, Y12, Y2
+	VFMADD231PS  Y10, Y12, Y3
+	VPBROADCASTD 8(R8)(R11*1), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y4
+	VFMADD231PS  Y11, Y13, Y5
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y10, Y12, Y5
+	LEAQ         (R8)(R10*4), R8
+	LEAQ         (R9)(R12*4), R9
+	SUBQ         $0x04, CX
+	JNZ          group_89
+
+keys_end_91:
+	MOVQ         n+128(FP), R15
+	SUBQ         R14, R15
+	ADDQ         seen+144(FP), R15
+	MOVQ         R15, AX
+	SHRQ         $0x01, R15
+	NEGQ         R15
+	ADDQ         pairs+120(FP), R15
+	TESTQ        $0x00000001, AX
+	JNZ          stairs_odd_97
+	CMPQ         R15, $0x01
+	JLT          stairs_end_98
+	VMOVUPS      (R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD 4(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y8, Y12, Y2
+	VPBROADCASTD 8(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y4
+	VFMADD231PS  Y8, Y12, Y4
+	VMOVUPS      32(R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD 4(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y8, Y12, Y3
+	VPBROADCASTD 8(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y5
+	VFMADD231PS  Y8, Y12, Y5
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	JMP          stairs_end_98
+
+stairs_odd_97:
+	CMPQ         R15, $0x01
+	JLT          stairs_end_98
+	VMOVUPS      (R9), Y8
+	VPAND        vffff0000<>+0(SB), Y8, Y9
+	VPSLLD       $0x10, Y8, Y8
+	VPBROADCASTD (R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y8, Y12, Y0
+	VPBROADCASTD 4(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y2
+	VFMADD231PS  Y8, Y12, Y2
+	VPBROADCASTD 8(R8), Y12
+	VPAND        vffff0000<>+0(SB), Y12, Y13
+	VPSLLD       $0x10, Y12, Y12
+	VFMADD231PS  Y9, Y13, Y4
+	VFMADD231PS  Y8, Y12, Y4
 	VMOVUPS      32(R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -7222,7 +7978,7 @@ stairs_odd_75:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_76
+	JLT          stairs_end_98
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -7240,7 +7996,7 @@ stairs_odd_75:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_76:
+stairs_end_98:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -7252,17 +8008,19 @@ stairs_end_76:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows2_40:
+rows2_49:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_77
+	JZ           plain_99
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_79
+	JEQ          leave_101
+	CMPL         (R15), $0x80000000
+	JEQ          anew_102
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -7274,15 +8032,22 @@ rows2_40:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_80
+	JMP          scaled_103
 
-leave_79:
+anew_102:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_103
+
+leave_101:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_80:
+scaled_103:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_81
+	JEQ          leave_104
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_105
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y2
 	VMULPS       Y8, Y2, Y2
@@ -7294,22 +8059,27 @@ scaled_80:
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_82
+	JMP          scaled_106
 
-leave_81:
+anew_105:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_106
+
+leave_104:
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-scaled_82:
-	JMP opened_78
+scaled_106:
+	JMP opened_100
 
-plain_77:
+plain_99:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-opened_78:
+opened_100:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -7321,16 +8091,16 @@ opened_78:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_87
+	JLE        few_114
 	MOVQ       R15, CX
 
-few_87:
+few_114:
 	TESTQ CX, CX
-	JLE   keys_end_86
+	JLE   keys_end_110
 	TESTQ $0x00000003, CX
-	JZ    group_84
+	JZ    groups_111
 
-step_83:
+step_107:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -7356,11 +8126,12 @@ step_83:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_83
+	JNZ          step_107
 	TESTQ        CX, CX
-	JZ           keys_end_86
+	JZ           keys_end_110
 
-group_84:
+groups_111:
+group_108:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -7448,9 +8219,9 @@ group_84:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_84
+	JNZ          group_108
 
-keys_end_86:
+keys_end_110:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -7459,9 +8230,9 @@ keys_end_86:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_89
+	JNZ          stairs_odd_116
 	CMPQ         R15, $0x01
-	JLT          stairs_end_90
+	JLT          stairs_end_117
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -7478,11 +8249,11 @@ keys_end_86:
 	VFMADD231PS  Y8, Y12, Y3
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_90
+	JMP          stairs_end_117
 
-stairs_odd_89:
+stairs_odd_116:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_90
+	JLT          stairs_end_117
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -7510,7 +8281,7 @@ stairs_odd_89:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_90:
+stairs_end_117:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, (DX)(BX*1)
@@ -7518,17 +8289,19 @@ stairs_end_90:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows1_39:
+rows1_48:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_91
+	JZ           plain_118
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_93
+	JEQ          leave_120
+	CMPL         (R15), $0x80000000
+	JEQ          anew_121
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
@@ -7540,20 +8313,25 @@ rows1_39:
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_94
+	JMP          scaled_122
 
-leave_93:
+anew_121:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_122
+
+leave_120:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-scaled_94:
-	JMP opened_92
+scaled_122:
+	JMP opened_119
 
-plain_91:
+plain_118:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-opened_92:
+opened_119:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -7564,16 +8342,16 @@ opened_92:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_99
+	JLE        few_130
 	MOVQ       R15, CX
 
-few_99:
+few_130:
 	TESTQ CX, CX
-	JLE   keys_end_98
+	JLE   keys_end_126
 	TESTQ $0x00000003, CX
-	JZ    group_96
+	JZ    groups_127
 
-step_95:
+step_123:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -7592,11 +8370,12 @@ step_95:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_95
+	JNZ          step_123
 	TESTQ        CX, CX
-	JZ           keys_end_98
+	JZ           keys_end_126
 
-group_96:
+groups_127:
+group_124:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -7656,9 +8435,9 @@ group_96:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_96
+	JNZ          group_124
 
-keys_end_98:
+keys_end_126:
 	MOVQ  n+128(FP), R15
 	SUBQ  R14, R15
 	ADDQ  seen+144(FP), R15
@@ -7667,12 +8446,12 @@ keys_end_98:
 	NEGQ  R15
 	ADDQ  pairs+120(FP), R15
 	TESTQ $0x00000001, AX
-	JNZ   stairs_odd_101
-	JMP   stairs_end_102
+	JNZ   stairs_odd_132
+	JMP   stairs_end_133
 
-stairs_odd_101:
+stairs_odd_132:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_102
+	JLT          stairs_end_133
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -7690,20 +8469,20 @@ stairs_odd_101:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_102:
+stairs_end_133:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows_end_37:
+rows_end_46:
 	ADDQ $0x00000040, DI
-	JMP  strip_34
+	JMP  strip_43
 
-end_35:
-strip_103:
+end_44:
+strip_134:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -7714,105 +8493,129 @@ strip_103:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000020
-	JLT  end_104
+	JLT  end_135
 
-rows_105:
+rows_136:
 	CMPQ R14, $0x09
-	JGT  rows4_111
+	JGT  rows4_142
 	CMPQ R14, $0x09
-	JEQ  rows3_110
+	JEQ  rows3_141
 	CMPQ R14, $0x08
-	JEQ  rows4_111
+	JEQ  rows4_142
 	CMPQ R14, $0x07
-	JEQ  rows4_111
+	JEQ  rows4_142
 	CMPQ R14, $0x06
-	JEQ  rows3_110
+	JEQ  rows3_141
 	CMPQ R14, $0x05
-	JEQ  rows3_110
+	JEQ  rows3_141
 	CMPQ R14, $0x04
-	JEQ  rows4_111
+	JEQ  rows4_142
 	CMPQ R14, $0x03
-	JEQ  rows3_110
+	JEQ  rows3_141
 	CMPQ R14, $0x02
-	JEQ  rows2_109
+	JEQ  rows2_140
 	CMPQ R14, $0x01
-	JEQ  rows1_108
-	JMP  rows_end_106
+	JEQ  rows1_139
+	JMP  rows_end_137
 
-rows4_111:
+rows4_142:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_112
+	JZ           plain_143
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_114
+	JEQ          leave_145
+	CMPL         (R15), $0x80000000
+	JEQ          anew_146
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_115
+	JMP          scaled_147
 
-leave_114:
+anew_146:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_147
+
+leave_145:
 	VMOVUPS (DX), Y0
 
-scaled_115:
+scaled_147:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_116
+	JEQ          leave_148
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_149
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_117
+	JMP          scaled_150
 
-leave_116:
+anew_149:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_150
+
+leave_148:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_117:
+scaled_150:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_118
+	JEQ          leave_151
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_152
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_119
+	JMP          scaled_153
 
-leave_118:
+anew_152:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_153
+
+leave_151:
 	VMOVUPS (DX)(BX*2), Y2
 
-scaled_119:
+scaled_153:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_120
+	JEQ          leave_154
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_155
 	VBROADCASTSS 12(R15), Y8
 	VMOVUPS      (R8), Y3
 	VMULPS       Y8, Y3, Y3
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_121
+	JMP          scaled_156
 
-leave_120:
+anew_155:
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_156
+
+leave_154:
 	VMOVUPS (R8), Y3
 
-scaled_121:
-	JMP opened_113
+scaled_156:
+	JMP opened_144
 
-plain_112:
+plain_143:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 
-opened_113:
+opened_144:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -7828,16 +8631,16 @@ opened_113:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_126
+	JLE        few_164
 	MOVQ       R15, CX
 
-few_126:
+few_164:
 	TESTQ CX, CX
-	JLE   keys_end_125
+	JLE   keys_end_160
 	TESTQ $0x00000003, CX
-	JZ    group_123
+	JZ    groups_161
 
-step_122:
+step_157:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -7866,11 +8669,12 @@ step_122:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_122
+	JNZ          step_157
 	TESTQ        CX, CX
-	JZ           keys_end_125
+	JZ           keys_end_160
 
-group_123:
+groups_161:
+group_158:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -7970,9 +8774,9 @@ group_123:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_123
+	JNZ          group_158
 
-keys_end_125:
+keys_end_160:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -7981,9 +8785,9 @@ keys_end_125:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_128
+	JNZ          stairs_odd_166
 	CMPQ         R15, $0x01
-	JLT          stairs_end_129
+	JLT          stairs_end_167
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8004,7 +8808,7 @@ keys_end_125:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_129
+	JLT          stairs_end_167
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8014,11 +8818,11 @@ keys_end_125:
 	VFMADD231PS  Y8, Y12, Y3
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_129
+	JMP          stairs_end_167
 
-stairs_odd_128:
+stairs_odd_166:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_129
+	JLT          stairs_end_167
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8044,7 +8848,7 @@ stairs_odd_128:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_129
+	JLT          stairs_end_167
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8060,7 +8864,7 @@ stairs_odd_128:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_129:
+stairs_end_167:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -8070,67 +8874,85 @@ stairs_end_129:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_105
+	JMP     rows_136
 
-rows3_110:
+rows3_141:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_130
+	JZ           plain_168
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_132
+	JEQ          leave_170
+	CMPL         (R15), $0x80000000
+	JEQ          anew_171
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_133
+	JMP          scaled_172
 
-leave_132:
+anew_171:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_172
+
+leave_170:
 	VMOVUPS (DX), Y0
 
-scaled_133:
+scaled_172:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_134
+	JEQ          leave_173
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_174
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_135
+	JMP          scaled_175
 
-leave_134:
+anew_174:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_175
+
+leave_173:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_135:
+scaled_175:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_136
+	JEQ          leave_176
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_177
 	VBROADCASTSS 8(R15), Y8
 	VMOVUPS      (DX)(BX*2), Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_137
+	JMP          scaled_178
 
-leave_136:
+anew_177:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_178
+
+leave_176:
 	VMOVUPS (DX)(BX*2), Y2
 
-scaled_137:
-	JMP opened_131
+scaled_178:
+	JMP opened_169
 
-plain_130:
+plain_168:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 
-opened_131:
+opened_169:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -8143,16 +8965,16 @@ opened_131:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_142
+	JLE        few_186
 	MOVQ       R15, CX
 
-few_142:
+few_186:
 	TESTQ CX, CX
-	JLE   keys_end_141
+	JLE   keys_end_182
 	TESTQ $0x00000003, CX
-	JZ    group_139
+	JZ    groups_183
 
-step_138:
+step_179:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -8176,11 +8998,12 @@ step_138:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_138
+	JNZ          step_179
 	TESTQ        CX, CX
-	JZ           keys_end_141
+	JZ           keys_end_182
 
-group_139:
+groups_183:
+group_180:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -8260,9 +9083,9 @@ group_139:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_139
+	JNZ          group_180
 
-keys_end_141:
+keys_end_182:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -8271,9 +9094,9 @@ keys_end_141:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_144
+	JNZ          stairs_odd_188
 	CMPQ         R15, $0x01
-	JLT          stairs_end_145
+	JLT          stairs_end_189
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8288,11 +9111,11 @@ keys_end_141:
 	VFMADD231PS  Y8, Y12, Y2
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_145
+	JMP          stairs_end_189
 
-stairs_odd_144:
+stairs_odd_188:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_145
+	JLT          stairs_end_189
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8313,7 +9136,7 @@ stairs_odd_144:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_145
+	JLT          stairs_end_189
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8324,7 +9147,7 @@ stairs_odd_144:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_145:
+stairs_end_189:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -8333,50 +9156,62 @@ stairs_end_145:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_105
+	JMP     rows_136
 
-rows2_109:
+rows2_140:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_146
+	JZ           plain_190
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_148
+	JEQ          leave_192
+	CMPL         (R15), $0x80000000
+	JEQ          anew_193
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_149
+	JMP          scaled_194
 
-leave_148:
+anew_193:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_194
+
+leave_192:
 	VMOVUPS (DX), Y0
 
-scaled_149:
+scaled_194:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_150
+	JEQ          leave_195
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_196
 	VBROADCASTSS 4(R15), Y8
 	VMOVUPS      (DX)(BX*1), Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_151
+	JMP          scaled_197
 
-leave_150:
+anew_196:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_197
+
+leave_195:
 	VMOVUPS (DX)(BX*1), Y1
 
-scaled_151:
-	JMP opened_147
+scaled_197:
+	JMP opened_191
 
-plain_146:
+plain_190:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 
-opened_147:
+opened_191:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -8388,16 +9223,16 @@ opened_147:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_156
+	JLE        few_205
 	MOVQ       R15, CX
 
-few_156:
+few_205:
 	TESTQ CX, CX
-	JLE   keys_end_155
+	JLE   keys_end_201
 	TESTQ $0x00000003, CX
-	JZ    group_153
+	JZ    groups_202
 
-step_152:
+step_198:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -8416,11 +9251,12 @@ step_152:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_152
+	JNZ          step_198
 	TESTQ        CX, CX
-	JZ           keys_end_155
+	JZ           keys_end_201
 
-group_153:
+groups_202:
+group_199:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -8480,9 +9316,9 @@ group_153:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_153
+	JNZ          group_199
 
-keys_end_155:
+keys_end_201:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -8491,9 +9327,9 @@ keys_end_155:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_158
+	JNZ          stairs_odd_207
 	CMPQ         R15, $0x01
-	JLT          stairs_end_159
+	JLT          stairs_end_208
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8503,11 +9339,11 @@ keys_end_155:
 	VFMADD231PS  Y8, Y12, Y1
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_159
+	JMP          stairs_end_208
 
-stairs_odd_158:
+stairs_odd_207:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_159
+	JLT          stairs_end_208
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8523,41 +9359,47 @@ stairs_odd_158:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_159:
+stairs_end_208:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_105
+	JMP     rows_136
 
-rows1_108:
+rows1_139:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_160
+	JZ           plain_209
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_162
+	JEQ          leave_211
+	CMPL         (R15), $0x80000000
+	JEQ          anew_212
 	VBROADCASTSS (R15), Y8
 	VMOVUPS      (DX), Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_163
+	JMP          scaled_213
 
-leave_162:
+anew_212:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_213
+
+leave_211:
 	VMOVUPS (DX), Y0
 
-scaled_163:
-	JMP opened_161
+scaled_213:
+	JMP opened_210
 
-plain_160:
+plain_209:
 	VMOVUPS (DX), Y0
 
-opened_161:
+opened_210:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -8568,16 +9410,16 @@ opened_161:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_168
+	JLE        few_221
 	MOVQ       R15, CX
 
-few_168:
+few_221:
 	TESTQ CX, CX
-	JLE   keys_end_167
+	JLE   keys_end_217
 	TESTQ $0x00000003, CX
-	JZ    group_165
+	JZ    groups_218
 
-step_164:
+step_214:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -8591,11 +9433,12 @@ step_164:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_164
+	JNZ          step_214
 	TESTQ        CX, CX
-	JZ           keys_end_167
+	JZ           keys_end_217
 
-group_165:
+groups_218:
+group_215:
 	PREFETCHT0   32(R9)
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
@@ -8635,9 +9478,9 @@ group_165:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_165
+	JNZ          group_215
 
-keys_end_167:
+keys_end_217:
 	MOVQ  n+128(FP), R15
 	SUBQ  R14, R15
 	ADDQ  seen+144(FP), R15
@@ -8646,12 +9489,12 @@ keys_end_167:
 	NEGQ  R15
 	ADDQ  pairs+120(FP), R15
 	TESTQ $0x00000001, AX
-	JNZ   stairs_odd_170
-	JMP   stairs_end_171
+	JNZ   stairs_odd_223
+	JMP   stairs_end_224
 
-stairs_odd_170:
+stairs_odd_223:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_171
+	JLT          stairs_end_224
 	VMOVUPS      (R9), Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8662,18 +9505,18 @@ stairs_odd_170:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_171:
+stairs_end_224:
 	VMOVUPS Y0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_105
+	JMP     rows_136
 
-rows_end_106:
+rows_end_137:
 	ADDQ $0x00000020, DI
-	JMP  strip_103
+	JMP  strip_134
 
-end_104:
+end_135:
 	MOVQ    v_base+64(FP), R15
 	MOVQ    o_base+0(FP), DX
 	ADDQ    DI, DX
@@ -8684,110 +9527,134 @@ end_104:
 	MOVQ    p_base+32(FP), SI
 	MOVQ    n+128(FP), R14
 	SHRQ    $0x02, AX
-	JZ      end_173
+	JZ      end_226
 	LEAQ    tailmask<>+0(SB), R15
 	SHLQ    $0x02, AX
 	SUBQ    AX, R15
 	SHRQ    $0x02, AX
 	VMOVUPS 32(R15), Y7
 
-rows_174:
+rows_227:
 	CMPQ R14, $0x09
-	JGT  rows4_180
+	JGT  rows4_233
 	CMPQ R14, $0x09
-	JEQ  rows3_179
+	JEQ  rows3_232
 	CMPQ R14, $0x08
-	JEQ  rows4_180
+	JEQ  rows4_233
 	CMPQ R14, $0x07
-	JEQ  rows4_180
+	JEQ  rows4_233
 	CMPQ R14, $0x06
-	JEQ  rows3_179
+	JEQ  rows3_232
 	CMPQ R14, $0x05
-	JEQ  rows3_179
+	JEQ  rows3_232
 	CMPQ R14, $0x04
-	JEQ  rows4_180
+	JEQ  rows4_233
 	CMPQ R14, $0x03
-	JEQ  rows3_179
+	JEQ  rows3_232
 	CMPQ R14, $0x02
-	JEQ  rows2_178
+	JEQ  rows2_231
 	CMPQ R14, $0x01
-	JEQ  rows1_177
-	JMP  rows_end_175
+	JEQ  rows1_230
+	JMP  rows_end_228
 
-rows4_180:
+rows4_233:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_181
+	JZ           plain_234
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_183
+	JEQ          leave_236
+	CMPL         (R15), $0x80000000
+	JEQ          anew_237
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_184
+	JMP          scaled_238
 
-leave_183:
+anew_237:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_238
+
+leave_236:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_184:
+scaled_238:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_185
+	JEQ          leave_239
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_240
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_186
+	JMP          scaled_241
 
-leave_185:
+anew_240:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_241
+
+leave_239:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_186:
+scaled_241:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_187
+	JEQ          leave_242
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_243
 	VBROADCASTSS 8(R15), Y8
 	VMASKMOVPS   (DX)(BX*2), Y7, Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_188
+	JMP          scaled_244
 
-leave_187:
+anew_243:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_244
+
+leave_242:
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-scaled_188:
+scaled_244:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_189
+	JEQ          leave_245
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_246
 	VBROADCASTSS 12(R15), Y8
 	VMASKMOVPS   (R8), Y7, Y3
 	VMULPS       Y8, Y3, Y3
 	VPAND        v7fffffff<>+0(SB), Y3, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y3, Y3
-	JMP          scaled_190
+	JMP          scaled_247
 
-leave_189:
+anew_246:
+	VPXOR Y3, Y3, Y3
+	JMP   scaled_247
+
+leave_245:
 	VMASKMOVPS (R8), Y7, Y3
 
-scaled_190:
-	JMP opened_182
+scaled_247:
+	JMP opened_235
 
-plain_181:
+plain_234:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 	VMASKMOVPS (R8), Y7, Y3
 
-opened_182:
+opened_235:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -8796,14 +9663,14 @@ opened_182:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_195
+	JLE  few_255
 	MOVQ R15, CX
 
-few_195:
+few_255:
 	TESTQ CX, CX
-	JLE   keys_end_194
+	JLE   keys_end_251
 
-step_191:
+step_248:
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8830,9 +9697,9 @@ step_191:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_191
+	JNZ          step_248
 
-keys_end_194:
+keys_end_251:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -8841,9 +9708,9 @@ keys_end_194:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_197
+	JNZ          stairs_odd_257
 	CMPQ         R15, $0x01
-	JLT          stairs_end_198
+	JLT          stairs_end_258
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8864,7 +9731,7 @@ keys_end_194:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_198
+	JLT          stairs_end_258
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8874,11 +9741,11 @@ keys_end_194:
 	VFMADD231PS  Y8, Y12, Y3
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_198
+	JMP          stairs_end_258
 
-stairs_odd_197:
+stairs_odd_257:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_198
+	JLT          stairs_end_258
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8904,7 +9771,7 @@ stairs_odd_197:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_198
+	JLT          stairs_end_258
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -8920,7 +9787,7 @@ stairs_odd_197:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_198:
+stairs_end_258:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y7, (DX)
@@ -8930,67 +9797,85 @@ stairs_end_198:
 	ADDQ       $0x10, SI
 	LEAQ       (R8)(BX*1), DX
 	SUBQ       $0x04, R14
-	JMP        rows_174
+	JMP        rows_227
 
-rows3_179:
+rows3_232:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_199
+	JZ           plain_259
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_201
+	JEQ          leave_261
+	CMPL         (R15), $0x80000000
+	JEQ          anew_262
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_202
+	JMP          scaled_263
 
-leave_201:
+anew_262:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_263
+
+leave_261:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_202:
+scaled_263:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_203
+	JEQ          leave_264
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_265
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_204
+	JMP          scaled_266
 
-leave_203:
+anew_265:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_266
+
+leave_264:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_204:
+scaled_266:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_205
+	JEQ          leave_267
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_268
 	VBROADCASTSS 8(R15), Y8
 	VMASKMOVPS   (DX)(BX*2), Y7, Y2
 	VMULPS       Y8, Y2, Y2
 	VPAND        v7fffffff<>+0(SB), Y2, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y2, Y2
-	JMP          scaled_206
+	JMP          scaled_269
 
-leave_205:
+anew_268:
+	VPXOR Y2, Y2, Y2
+	JMP   scaled_269
+
+leave_267:
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-scaled_206:
-	JMP opened_200
+scaled_269:
+	JMP opened_260
 
-plain_199:
+plain_259:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 	VMASKMOVPS (DX)(BX*2), Y7, Y2
 
-opened_200:
+opened_260:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -8999,14 +9884,14 @@ opened_200:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_211
+	JLE  few_277
 	MOVQ R15, CX
 
-few_211:
+few_277:
 	TESTQ CX, CX
-	JLE   keys_end_210
+	JLE   keys_end_273
 
-step_207:
+step_270:
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9028,9 +9913,9 @@ step_207:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_207
+	JNZ          step_270
 
-keys_end_210:
+keys_end_273:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -9039,9 +9924,9 @@ keys_end_210:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_213
+	JNZ          stairs_odd_279
 	CMPQ         R15, $0x01
-	JLT          stairs_end_214
+	JLT          stairs_end_280
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9056,11 +9941,11 @@ keys_end_210:
 	VFMADD231PS  Y8, Y12, Y2
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_214
+	JMP          stairs_end_280
 
-stairs_odd_213:
+stairs_odd_279:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_214
+	JLT          stairs_end_280
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9081,7 +9966,7 @@ stairs_odd_213:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_214
+	JLT          stairs_end_280
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9092,7 +9977,7 @@ stairs_odd_213:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_214:
+stairs_end_280:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y7, (DX)
@@ -9101,50 +9986,62 @@ stairs_end_214:
 	ADDQ       $0x0c, SI
 	LEAQ       (R8), DX
 	SUBQ       $0x03, R14
-	JMP        rows_174
+	JMP        rows_227
 
-rows2_178:
+rows2_231:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_215
+	JZ           plain_281
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_217
+	JEQ          leave_283
+	CMPL         (R15), $0x80000000
+	JEQ          anew_284
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_218
+	JMP          scaled_285
 
-leave_217:
+anew_284:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_285
+
+leave_283:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_218:
+scaled_285:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_219
+	JEQ          leave_286
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_287
 	VBROADCASTSS 4(R15), Y8
 	VMASKMOVPS   (DX)(BX*1), Y7, Y1
 	VMULPS       Y8, Y1, Y1
 	VPAND        v7fffffff<>+0(SB), Y1, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y1, Y1
-	JMP          scaled_220
+	JMP          scaled_288
 
-leave_219:
+anew_287:
+	VPXOR Y1, Y1, Y1
+	JMP   scaled_288
+
+leave_286:
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-scaled_220:
-	JMP opened_216
+scaled_288:
+	JMP opened_282
 
-plain_215:
+plain_281:
 	VMASKMOVPS (DX), Y7, Y0
 	VMASKMOVPS (DX)(BX*1), Y7, Y1
 
-opened_216:
+opened_282:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -9153,14 +10050,14 @@ opened_216:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_225
+	JLE  few_296
 	MOVQ R15, CX
 
-few_225:
+few_296:
 	TESTQ CX, CX
-	JLE   keys_end_224
+	JLE   keys_end_292
 
-step_221:
+step_289:
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9177,9 +10074,9 @@ step_221:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_221
+	JNZ          step_289
 
-keys_end_224:
+keys_end_292:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -9188,9 +10085,9 @@ keys_end_224:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_227
+	JNZ          stairs_odd_298
 	CMPQ         R15, $0x01
-	JLT          stairs_end_228
+	JLT          stairs_end_299
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9200,11 +10097,11 @@ keys_end_224:
 	VFMADD231PS  Y8, Y12, Y1
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_228
+	JMP          stairs_end_299
 
-stairs_odd_227:
+stairs_odd_298:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_228
+	JLT          stairs_end_299
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9220,41 +10117,47 @@ stairs_odd_227:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_228:
+stairs_end_299:
 	VMASKMOVPS Y0, Y7, (DX)
 	VMASKMOVPS Y1, Y7, (DX)(BX*1)
 	ADDQ       $0x08, SI
 	LEAQ       (DX)(BX*2), DX
 	SUBQ       $0x02, R14
-	JMP        rows_174
+	JMP        rows_227
 
-rows1_177:
+rows1_230:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_229
+	JZ           plain_300
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_231
+	JEQ          leave_302
+	CMPL         (R15), $0x80000000
+	JEQ          anew_303
 	VBROADCASTSS (R15), Y8
 	VMASKMOVPS   (DX), Y7, Y0
 	VMULPS       Y8, Y0, Y0
 	VPAND        v7fffffff<>+0(SB), Y0, Y9
 	VPCMPGTD     v0fffffff<>+0(SB), Y9, Y9
 	VPAND        Y9, Y0, Y0
-	JMP          scaled_232
+	JMP          scaled_304
 
-leave_231:
+anew_303:
+	VPXOR Y0, Y0, Y0
+	JMP   scaled_304
+
+leave_302:
 	VMASKMOVPS (DX), Y7, Y0
 
-scaled_232:
-	JMP opened_230
+scaled_304:
+	JMP opened_301
 
-plain_229:
+plain_300:
 	VMASKMOVPS (DX), Y7, Y0
 
-opened_230:
+opened_301:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -9263,14 +10166,14 @@ opened_230:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_237
+	JLE  few_312
 	MOVQ R15, CX
 
-few_237:
+few_312:
 	TESTQ CX, CX
-	JLE   keys_end_236
+	JLE   keys_end_308
 
-step_233:
+step_305:
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9282,9 +10185,9 @@ step_233:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_233
+	JNZ          step_305
 
-keys_end_236:
+keys_end_308:
 	MOVQ  n+128(FP), R15
 	SUBQ  R14, R15
 	ADDQ  seen+144(FP), R15
@@ -9293,12 +10196,12 @@ keys_end_236:
 	NEGQ  R15
 	ADDQ  pairs+120(FP), R15
 	TESTQ $0x00000001, AX
-	JNZ   stairs_odd_239
-	JMP   stairs_end_240
+	JNZ   stairs_odd_314
+	JMP   stairs_end_315
 
-stairs_odd_239:
+stairs_odd_314:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_240
+	JLT          stairs_end_315
 	VMASKMOVPS   (R9), Y7, Y8
 	VPAND        vffff0000<>+0(SB), Y8, Y9
 	VPSLLD       $0x10, Y8, Y8
@@ -9309,15 +10212,15 @@ stairs_odd_239:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_240:
+stairs_end_315:
 	VMASKMOVPS Y0, Y7, (DX)
 	ADDQ       $0x04, SI
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x01, R14
-	JMP        rows_174
+	JMP        rows_227
 
-rows_end_175:
-end_173:
+rows_end_228:
+end_226:
 done_1:
 	VZEROUPPER
 	RET

@@ -149,7 +149,7 @@ func CopyRows(dst []float32, ldd int, src []float32, lds, rows, cols, bypass int
 func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds, keys, n int, lo, hi []int32, scale float32, m, l, alpha []float32) bool
 
 //go:noescape
-func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
+func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int, next []byte)
 
 //go:noescape
 func ValueTilePairsMasked(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
@@ -162,6 +162,9 @@ func FoldRows(O []float32, ldO int, M, L, o []float32, ldo int, m, l []float32, 
 
 //go:noescape
 func FinishRows(out []float32, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, bypass int)
+
+//go:noescape
+func FinishRowsBF16(out []uint16, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, bypass int)
 
 //go:noescape
 func MergeRows(out, lse, parts, partsLSE []float32, p, n, d int)
@@ -197,4 +200,4 @@ func PairLoop(x []float32, a, b uint32, n int)
 func XorWords(x []uint64) uint64
 
 //go:noescape
-func Prefetch(x []byte)
+func Prefetch(x []byte, ld, n, rows int)

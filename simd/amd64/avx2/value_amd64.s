@@ -73,7 +73,7 @@ opened_6:
 	TESTQ      CX, CX
 	JLE        keys_end_10
 	TESTQ      $0x00000003, CX
-	JZ         group_8
+	JZ         groups_11
 
 step_7:
 	VBROADCASTSS (R8), Y12
@@ -93,6 +93,7 @@ step_7:
 	TESTQ        CX, CX
 	JZ           keys_end_10
 
+groups_11:
 group_8:
 	VBROADCASTSS (R8), Y12
 	VFMADD231PS  (R9), Y12, Y0
@@ -150,9 +151,9 @@ keys_end_10:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_12
+	JNE  other_15
 
-strip_13:
+strip_16:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -163,10 +164,10 @@ strip_13:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_14
+	JLT          end_17
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_15
+	JZ           plain_18
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -180,9 +181,9 @@ strip_13:
 	VMULPS       32(DX)(BX*1), Y12, Y5
 	VMULPS       64(DX)(BX*1), Y12, Y6
 	VMULPS       96(DX)(BX*1), Y12, Y7
-	JMP          opened_16
+	JMP          opened_19
 
-plain_15:
+plain_18:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -192,7 +193,7 @@ plain_15:
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-opened_16:
+opened_19:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -202,11 +203,11 @@ opened_16:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_20
+	JLE        keys_end_23
 	TESTQ      $0x00000003, CX
-	JZ         group_18
+	JZ         groups_24
 
-step_17:
+step_20:
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VMOVUPS      (R9), Y15
@@ -225,11 +226,12 @@ step_17:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_17
+	JNZ          step_20
 	TESTQ        CX, CX
-	JZ           keys_end_20
+	JZ           keys_end_23
 
-group_18:
+groups_24:
+group_21:
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VMOVUPS      (R9), Y15
@@ -289,9 +291,9 @@ group_18:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_18
+	JNZ          group_21
 
-keys_end_20:
+keys_end_23:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -301,14 +303,14 @@ keys_end_20:
 	VMOVUPS Y6, 64(DX)(BX*1)
 	VMOVUPS Y7, 96(DX)(BX*1)
 	ADDQ    $0x00000080, DI
-	JMP     strip_13
+	JMP     strip_16
 
-end_14:
-other_12:
+end_17:
+other_15:
 	CMPQ R14, $0x03
-	JNE  other_22
+	JNE  other_28
 
-strip_23:
+strip_29:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -319,12 +321,12 @@ strip_23:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_24
+	JLT          end_30
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_25
+	JZ           plain_31
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -343,9 +345,9 @@ strip_23:
 	VMULPS       32(DX)(BX*2), Y12, Y9
 	VMULPS       64(DX)(BX*2), Y12, Y10
 	VMULPS       96(DX)(BX*2), Y12, Y11
-	JMP          opened_26
+	JMP          opened_32
 
-plain_25:
+plain_31:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -359,7 +361,7 @@ plain_25:
 	VMOVUPS 64(DX)(BX*2), Y10
 	VMOVUPS 96(DX)(BX*2), Y11
 
-opened_26:
+opened_32:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -371,11 +373,11 @@ opened_26:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_30
+	JLE        keys_end_36
 	TESTQ      $0x00000003, CX
-	JZ         group_28
+	JZ         groups_37
 
-step_27:
+step_33:
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VBROADCASTSS 8(R8), Y14
@@ -399,11 +401,12 @@ step_27:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_27
+	JNZ          step_33
 	TESTQ        CX, CX
-	JZ           keys_end_30
+	JZ           keys_end_36
 
-group_28:
+groups_37:
+group_34:
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VBROADCASTSS 8(R8), Y14
@@ -483,9 +486,9 @@ group_28:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_28
+	JNZ          group_34
 
-keys_end_30:
+keys_end_36:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -501,11 +504,11 @@ keys_end_30:
 	VMOVUPS Y10, 64(DX)(BX*2)
 	VMOVUPS Y11, 96(DX)(BX*2)
 	ADDQ    $0x00000080, DI
-	JMP     strip_23
+	JMP     strip_29
 
-end_24:
-other_22:
-strip_32:
+end_30:
+other_28:
+strip_41:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -516,46 +519,46 @@ strip_32:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_33
+	JLT  end_42
 
-rows_34:
+rows_43:
 	CMPQ R14, $0x0d
-	JGT  rows6_42
+	JGT  rows6_51
 	CMPQ R14, $0x0d
-	JEQ  rows5_41
+	JEQ  rows5_50
 	CMPQ R14, $0x0c
-	JEQ  rows6_42
+	JEQ  rows6_51
 	CMPQ R14, $0x0b
-	JEQ  rows6_42
+	JEQ  rows6_51
 	CMPQ R14, $0x0a
-	JEQ  rows5_41
+	JEQ  rows5_50
 	CMPQ R14, $0x09
-	JEQ  rows5_41
+	JEQ  rows5_50
 	CMPQ R14, $0x08
-	JEQ  rows4_40
+	JEQ  rows4_49
 	CMPQ R14, $0x07
-	JEQ  rows4_40
+	JEQ  rows4_49
 	CMPQ R14, $0x06
-	JEQ  rows6_42
+	JEQ  rows6_51
 	CMPQ R14, $0x05
-	JEQ  rows5_41
+	JEQ  rows5_50
 	CMPQ R14, $0x04
-	JEQ  rows4_40
+	JEQ  rows4_49
 	CMPQ R14, $0x03
-	JEQ  rows3_39
+	JEQ  rows3_48
 	CMPQ R14, $0x02
-	JEQ  rows2_38
+	JEQ  rows2_47
 	CMPQ R14, $0x01
-	JEQ  rows1_37
-	JMP  rows_end_35
+	JEQ  rows1_46
+	JMP  rows_end_44
 
-rows6_42:
+rows6_51:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_43
+	JZ           plain_52
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -577,9 +580,9 @@ rows6_42:
 	VBROADCASTSS 20(R15), Y12
 	VMULPS       (R8)(BX*2), Y12, Y10
 	VMULPS       32(R8)(BX*2), Y12, Y11
-	JMP          opened_44
+	JMP          opened_53
 
-plain_43:
+plain_52:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -593,7 +596,7 @@ plain_43:
 	VMOVUPS (R8)(BX*2), Y10
 	VMOVUPS 32(R8)(BX*2), Y11
 
-opened_44:
+opened_53:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -607,11 +610,11 @@ opened_44:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_48
+	JLE        keys_end_57
 	TESTQ      $0x00000003, CX
-	JZ         group_46
+	JZ         groups_58
 
-step_45:
+step_54:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -637,11 +640,12 @@ step_45:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_45
+	JNZ          step_54
 	TESTQ        CX, CX
-	JZ           keys_end_48
+	JZ           keys_end_57
 
-group_46:
+groups_58:
+group_55:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -729,9 +733,9 @@ group_46:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_46
+	JNZ          group_55
 
-keys_end_48:
+keys_end_57:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -750,14 +754,14 @@ keys_end_48:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_34
+	JMP     rows_43
 
-rows5_41:
+rows5_50:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_50
+	JZ           plain_62
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -776,9 +780,9 @@ rows5_41:
 	VBROADCASTSS 16(R15), Y12
 	VMULPS       (R8)(BX*1), Y12, Y8
 	VMULPS       32(R8)(BX*1), Y12, Y9
-	JMP          opened_51
+	JMP          opened_63
 
-plain_50:
+plain_62:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -790,7 +794,7 @@ plain_50:
 	VMOVUPS (R8)(BX*1), Y8
 	VMOVUPS 32(R8)(BX*1), Y9
 
-opened_51:
+opened_63:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -803,11 +807,11 @@ opened_51:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_55
+	JLE        keys_end_67
 	TESTQ      $0x00000003, CX
-	JZ         group_53
+	JZ         groups_68
 
-step_52:
+step_64:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -830,11 +834,12 @@ step_52:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_52
+	JNZ          step_64
 	TESTQ        CX, CX
-	JZ           keys_end_55
+	JZ           keys_end_67
 
-group_53:
+groups_68:
+group_65:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -910,9 +915,9 @@ group_53:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_53
+	JNZ          group_65
 
-keys_end_55:
+keys_end_67:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -928,14 +933,14 @@ keys_end_55:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_34
+	JMP     rows_43
 
-rows4_40:
+rows4_49:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_57
+	JZ           plain_72
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -951,9 +956,9 @@ rows4_40:
 	VBROADCASTSS 12(R15), Y12
 	VMULPS       (R8), Y12, Y6
 	VMULPS       32(R8), Y12, Y7
-	JMP          opened_58
+	JMP          opened_73
 
-plain_57:
+plain_72:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -963,7 +968,7 @@ plain_57:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-opened_58:
+opened_73:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -975,11 +980,11 @@ opened_58:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_62
+	JLE        keys_end_77
 	TESTQ      $0x00000003, CX
-	JZ         group_60
+	JZ         groups_78
 
-step_59:
+step_74:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -999,11 +1004,12 @@ step_59:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_59
+	JNZ          step_74
 	TESTQ        CX, CX
-	JZ           keys_end_62
+	JZ           keys_end_77
 
-group_60:
+groups_78:
+group_75:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -1067,9 +1073,9 @@ group_60:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_60
+	JNZ          group_75
 
-keys_end_62:
+keys_end_77:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -1083,14 +1089,14 @@ keys_end_62:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_34
+	JMP     rows_43
 
-rows3_39:
+rows3_48:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_64
+	JZ           plain_82
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1103,9 +1109,9 @@ rows3_39:
 	VBROADCASTSS 8(R15), Y12
 	VMULPS       (DX)(BX*2), Y12, Y4
 	VMULPS       32(DX)(BX*2), Y12, Y5
-	JMP          opened_65
+	JMP          opened_83
 
-plain_64:
+plain_82:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -1113,7 +1119,7 @@ plain_64:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-opened_65:
+opened_83:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1122,11 +1128,11 @@ opened_65:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_69
+	JLE        keys_end_87
 	TESTQ      $0x00000003, CX
-	JZ         group_67
+	JZ         groups_88
 
-step_66:
+step_84:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -1143,11 +1149,12 @@ step_66:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_66
+	JNZ          step_84
 	TESTQ        CX, CX
-	JZ           keys_end_69
+	JZ           keys_end_87
 
-group_67:
+groups_88:
+group_85:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -1199,9 +1206,9 @@ group_67:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_67
+	JNZ          group_85
 
-keys_end_69:
+keys_end_87:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -1213,12 +1220,12 @@ keys_end_69:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_34
+	JMP     rows_43
 
-rows2_38:
+rows2_47:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_71
+	JZ           plain_92
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1228,15 +1235,15 @@ rows2_38:
 	VBROADCASTSS 4(R15), Y12
 	VMULPS       (DX)(BX*1), Y12, Y2
 	VMULPS       32(DX)(BX*1), Y12, Y3
-	JMP          opened_72
+	JMP          opened_93
 
-plain_71:
+plain_92:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-opened_72:
+opened_93:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1244,11 +1251,11 @@ opened_72:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_76
+	JLE        keys_end_97
 	TESTQ      $0x00000003, CX
-	JZ         group_74
+	JZ         groups_98
 
-step_73:
+step_94:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -1262,11 +1269,12 @@ step_73:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_73
+	JNZ          step_94
 	TESTQ        CX, CX
-	JZ           keys_end_76
+	JZ           keys_end_97
 
-group_74:
+groups_98:
+group_95:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -1306,9 +1314,9 @@ group_74:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_74
+	JNZ          group_95
 
-keys_end_76:
+keys_end_97:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, (DX)(BX*1)
@@ -1316,36 +1324,36 @@ keys_end_76:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_34
+	JMP     rows_43
 
-rows1_37:
+rows1_46:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_78
+	JZ           plain_102
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMULPS       (DX), Y12, Y0
 	VMULPS       32(DX), Y12, Y1
-	JMP          opened_79
+	JMP          opened_103
 
-plain_78:
+plain_102:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-opened_79:
+opened_103:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_83
+	JLE        keys_end_107
 	TESTQ      $0x00000003, CX
-	JZ         group_81
+	JZ         groups_108
 
-step_80:
+step_104:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -1356,11 +1364,12 @@ step_80:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_80
+	JNZ          step_104
 	TESTQ        CX, CX
-	JZ           keys_end_83
+	JZ           keys_end_107
 
-group_81:
+groups_108:
+group_105:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -1388,22 +1397,22 @@ group_81:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_81
+	JNZ          group_105
 
-keys_end_83:
+keys_end_107:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_34
+	JMP     rows_43
 
-rows_end_35:
+rows_end_44:
 	ADDQ $0x00000040, DI
-	JMP  strip_32
+	JMP  strip_41
 
-end_33:
-strip_85:
+end_42:
+strip_112:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -1414,46 +1423,46 @@ strip_85:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000020
-	JLT  end_86
+	JLT  end_113
 
-rows_87:
+rows_114:
 	CMPQ R14, $0x0d
-	JGT  rows6_95
+	JGT  rows6_122
 	CMPQ R14, $0x0d
-	JEQ  rows5_94
+	JEQ  rows5_121
 	CMPQ R14, $0x0c
-	JEQ  rows6_95
+	JEQ  rows6_122
 	CMPQ R14, $0x0b
-	JEQ  rows6_95
+	JEQ  rows6_122
 	CMPQ R14, $0x0a
-	JEQ  rows5_94
+	JEQ  rows5_121
 	CMPQ R14, $0x09
-	JEQ  rows5_94
+	JEQ  rows5_121
 	CMPQ R14, $0x08
-	JEQ  rows4_93
+	JEQ  rows4_120
 	CMPQ R14, $0x07
-	JEQ  rows4_93
+	JEQ  rows4_120
 	CMPQ R14, $0x06
-	JEQ  rows6_95
+	JEQ  rows6_122
 	CMPQ R14, $0x05
-	JEQ  rows5_94
+	JEQ  rows5_121
 	CMPQ R14, $0x04
-	JEQ  rows4_93
+	JEQ  rows4_120
 	CMPQ R14, $0x03
-	JEQ  rows3_92
+	JEQ  rows3_119
 	CMPQ R14, $0x02
-	JEQ  rows2_91
+	JEQ  rows2_118
 	CMPQ R14, $0x01
-	JEQ  rows1_90
-	JMP  rows_end_88
+	JEQ  rows1_117
+	JMP  rows_end_115
 
-rows6_95:
+rows6_122:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_96
+	JZ           plain_123
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1469,9 +1478,9 @@ rows6_95:
 	VMULPS       (R8)(BX*1), Y12, Y4
 	VBROADCASTSS 20(R15), Y12
 	VMULPS       (R8)(BX*2), Y12, Y5
-	JMP          opened_97
+	JMP          opened_124
 
-plain_96:
+plain_123:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
@@ -1479,7 +1488,7 @@ plain_96:
 	VMOVUPS (R8)(BX*1), Y4
 	VMOVUPS (R8)(BX*2), Y5
 
-opened_97:
+opened_124:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1493,11 +1502,11 @@ opened_97:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_101
+	JLE        keys_end_128
 	TESTQ      $0x00000003, CX
-	JZ         group_99
+	JZ         groups_129
 
-step_98:
+step_125:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1516,11 +1525,12 @@ step_98:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_98
+	JNZ          step_125
 	TESTQ        CX, CX
-	JZ           keys_end_101
+	JZ           keys_end_128
 
-group_99:
+groups_129:
+group_126:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1580,9 +1590,9 @@ group_99:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_99
+	JNZ          group_126
 
-keys_end_101:
+keys_end_128:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -1595,14 +1605,14 @@ keys_end_101:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_87
+	JMP     rows_114
 
-rows5_94:
+rows5_121:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_103
+	JZ           plain_133
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1616,16 +1626,16 @@ rows5_94:
 	VMULPS       (R8), Y12, Y3
 	VBROADCASTSS 16(R15), Y12
 	VMULPS       (R8)(BX*1), Y12, Y4
-	JMP          opened_104
+	JMP          opened_134
 
-plain_103:
+plain_133:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 	VMOVUPS (R8)(BX*1), Y4
 
-opened_104:
+opened_134:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1638,11 +1648,11 @@ opened_104:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_108
+	JLE        keys_end_138
 	TESTQ      $0x00000003, CX
-	JZ         group_106
+	JZ         groups_139
 
-step_105:
+step_135:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1659,11 +1669,12 @@ step_105:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_105
+	JNZ          step_135
 	TESTQ        CX, CX
-	JZ           keys_end_108
+	JZ           keys_end_138
 
-group_106:
+groups_139:
+group_136:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1715,9 +1726,9 @@ group_106:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_106
+	JNZ          group_136
 
-keys_end_108:
+keys_end_138:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -1728,14 +1739,14 @@ keys_end_108:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_87
+	JMP     rows_114
 
-rows4_93:
+rows4_120:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_110
+	JZ           plain_143
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1747,15 +1758,15 @@ rows4_93:
 	VMULPS       (DX)(BX*2), Y12, Y2
 	VBROADCASTSS 12(R15), Y12
 	VMULPS       (R8), Y12, Y3
-	JMP          opened_111
+	JMP          opened_144
 
-plain_110:
+plain_143:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 
-opened_111:
+opened_144:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1767,11 +1778,11 @@ opened_111:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_115
+	JLE        keys_end_148
 	TESTQ      $0x00000003, CX
-	JZ         group_113
+	JZ         groups_149
 
-step_112:
+step_145:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1786,11 +1797,12 @@ step_112:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_112
+	JNZ          step_145
 	TESTQ        CX, CX
-	JZ           keys_end_115
+	JZ           keys_end_148
 
-group_113:
+groups_149:
+group_146:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1834,9 +1846,9 @@ group_113:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_113
+	JNZ          group_146
 
-keys_end_115:
+keys_end_148:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -1846,14 +1858,14 @@ keys_end_115:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_87
+	JMP     rows_114
 
-rows3_92:
+rows3_119:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_117
+	JZ           plain_153
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1863,14 +1875,14 @@ rows3_92:
 	VMULPS       (DX)(BX*1), Y12, Y1
 	VBROADCASTSS 8(R15), Y12
 	VMULPS       (DX)(BX*2), Y12, Y2
-	JMP          opened_118
+	JMP          opened_154
 
-plain_117:
+plain_153:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 
-opened_118:
+opened_154:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1879,11 +1891,11 @@ opened_118:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_122
+	JLE        keys_end_158
 	TESTQ      $0x00000003, CX
-	JZ         group_120
+	JZ         groups_159
 
-step_119:
+step_155:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1896,11 +1908,12 @@ step_119:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_119
+	JNZ          step_155
 	TESTQ        CX, CX
-	JZ           keys_end_122
+	JZ           keys_end_158
 
-group_120:
+groups_159:
+group_156:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1936,9 +1949,9 @@ group_120:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_120
+	JNZ          group_156
 
-keys_end_122:
+keys_end_158:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -1947,12 +1960,12 @@ keys_end_122:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_87
+	JMP     rows_114
 
-rows2_91:
+rows2_118:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_124
+	JZ           plain_163
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1960,13 +1973,13 @@ rows2_91:
 	VMULPS       (DX), Y12, Y0
 	VBROADCASTSS 4(R15), Y12
 	VMULPS       (DX)(BX*1), Y12, Y1
-	JMP          opened_125
+	JMP          opened_164
 
-plain_124:
+plain_163:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 
-opened_125:
+opened_164:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1974,11 +1987,11 @@ opened_125:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_129
+	JLE        keys_end_168
 	TESTQ      $0x00000003, CX
-	JZ         group_127
+	JZ         groups_169
 
-step_126:
+step_165:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -1989,11 +2002,12 @@ step_126:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_126
+	JNZ          step_165
 	TESTQ        CX, CX
-	JZ           keys_end_129
+	JZ           keys_end_168
 
-group_127:
+groups_169:
+group_166:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -2021,42 +2035,42 @@ group_127:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_127
+	JNZ          group_166
 
-keys_end_129:
+keys_end_168:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_87
+	JMP     rows_114
 
-rows1_90:
+rows1_117:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_131
+	JZ           plain_173
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMULPS       (DX), Y12, Y0
-	JMP          opened_132
+	JMP          opened_174
 
-plain_131:
+plain_173:
 	VMOVUPS (DX), Y0
 
-opened_132:
+opened_174:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_136
+	JLE        keys_end_178
 	TESTQ      $0x00000003, CX
-	JZ         group_134
+	JZ         groups_179
 
-step_133:
+step_175:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -2065,11 +2079,12 @@ step_133:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_133
+	JNZ          step_175
 	TESTQ        CX, CX
-	JZ           keys_end_136
+	JZ           keys_end_178
 
-group_134:
+groups_179:
+group_176:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -2089,20 +2104,20 @@ group_134:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_134
+	JNZ          group_176
 
-keys_end_136:
+keys_end_178:
 	VMOVUPS Y0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_87
+	JMP     rows_114
 
-rows_end_88:
+rows_end_115:
 	ADDQ $0x00000020, DI
-	JMP  strip_85
+	JMP  strip_112
 
-end_86:
+end_113:
 	MOVQ    v_base+64(FP), R15
 	MOVQ    o_base+0(FP), DX
 	ADDQ    DI, DX
@@ -2113,51 +2128,51 @@ end_86:
 	MOVQ    p_base+32(FP), SI
 	MOVQ    n+128(FP), R14
 	SHRQ    $0x02, AX
-	JZ      end_139
+	JZ      end_184
 	LEAQ    tailmask<>+0(SB), R15
 	SHLQ    $0x02, AX
 	SUBQ    AX, R15
 	SHRQ    $0x02, AX
 	VMOVUPS 32(R15), Y11
 
-rows_140:
+rows_185:
 	CMPQ R14, $0x0d
-	JGT  rows6_148
+	JGT  rows6_193
 	CMPQ R14, $0x0d
-	JEQ  rows5_147
+	JEQ  rows5_192
 	CMPQ R14, $0x0c
-	JEQ  rows6_148
+	JEQ  rows6_193
 	CMPQ R14, $0x0b
-	JEQ  rows6_148
+	JEQ  rows6_193
 	CMPQ R14, $0x0a
-	JEQ  rows5_147
+	JEQ  rows5_192
 	CMPQ R14, $0x09
-	JEQ  rows5_147
+	JEQ  rows5_192
 	CMPQ R14, $0x08
-	JEQ  rows4_146
+	JEQ  rows4_191
 	CMPQ R14, $0x07
-	JEQ  rows4_146
+	JEQ  rows4_191
 	CMPQ R14, $0x06
-	JEQ  rows6_148
+	JEQ  rows6_193
 	CMPQ R14, $0x05
-	JEQ  rows5_147
+	JEQ  rows5_192
 	CMPQ R14, $0x04
-	JEQ  rows4_146
+	JEQ  rows4_191
 	CMPQ R14, $0x03
-	JEQ  rows3_145
+	JEQ  rows3_190
 	CMPQ R14, $0x02
-	JEQ  rows2_144
+	JEQ  rows2_189
 	CMPQ R14, $0x01
-	JEQ  rows1_143
-	JMP  rows_end_141
+	JEQ  rows1_188
+	JMP  rows_end_186
 
-rows6_148:
+rows6_193:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_149
+	JZ           plain_194
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2179,9 +2194,9 @@ rows6_148:
 	VBROADCASTSS 20(R15), Y12
 	VMASKMOVPS   (R8)(BX*2), Y11, Y5
 	VMULPS       Y5, Y12, Y5
-	JMP          opened_150
+	JMP          opened_195
 
-plain_149:
+plain_194:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
@@ -2189,14 +2204,14 @@ plain_149:
 	VMASKMOVPS (R8)(BX*1), Y11, Y4
 	VMASKMOVPS (R8)(BX*2), Y11, Y5
 
-opened_150:
+opened_195:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_154
+	JLE   keys_end_199
 
-step_151:
+step_196:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -2213,9 +2228,9 @@ step_151:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_151
+	JNZ          step_196
 
-keys_end_154:
+keys_end_199:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	ADDQ       R8, R9
@@ -2228,14 +2243,14 @@ keys_end_154:
 	ADDQ       $0x18, SI
 	LEAQ       (R9), DX
 	SUBQ       $0x06, R14
-	JMP        rows_140
+	JMP        rows_185
 
-rows5_147:
+rows5_192:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_156
+	JZ           plain_204
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2254,23 +2269,23 @@ rows5_147:
 	VBROADCASTSS 16(R15), Y12
 	VMASKMOVPS   (R8)(BX*1), Y11, Y4
 	VMULPS       Y4, Y12, Y4
-	JMP          opened_157
+	JMP          opened_205
 
-plain_156:
+plain_204:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 	VMASKMOVPS (R8), Y11, Y3
 	VMASKMOVPS (R8)(BX*1), Y11, Y4
 
-opened_157:
+opened_205:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_161
+	JLE   keys_end_209
 
-step_158:
+step_206:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -2285,9 +2300,9 @@ step_158:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_158
+	JNZ          step_206
 
-keys_end_161:
+keys_end_209:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -2298,14 +2313,14 @@ keys_end_161:
 	ADDQ       $0x14, SI
 	LEAQ       (R8)(BX*2), DX
 	SUBQ       $0x05, R14
-	JMP        rows_140
+	JMP        rows_185
 
-rows4_146:
+rows4_191:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_163
+	JZ           plain_214
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2321,22 +2336,22 @@ rows4_146:
 	VBROADCASTSS 12(R15), Y12
 	VMASKMOVPS   (R8), Y11, Y3
 	VMULPS       Y3, Y12, Y3
-	JMP          opened_164
+	JMP          opened_215
 
-plain_163:
+plain_214:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 	VMASKMOVPS (R8), Y11, Y3
 
-opened_164:
+opened_215:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_168
+	JLE   keys_end_219
 
-step_165:
+step_216:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -2349,9 +2364,9 @@ step_165:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_165
+	JNZ          step_216
 
-keys_end_168:
+keys_end_219:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -2361,14 +2376,14 @@ keys_end_168:
 	ADDQ       $0x10, SI
 	LEAQ       (R8)(BX*1), DX
 	SUBQ       $0x04, R14
-	JMP        rows_140
+	JMP        rows_185
 
-rows3_145:
+rows3_190:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_170
+	JZ           plain_224
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2381,21 +2396,21 @@ rows3_145:
 	VBROADCASTSS 8(R15), Y12
 	VMASKMOVPS   (DX)(BX*2), Y11, Y2
 	VMULPS       Y2, Y12, Y2
-	JMP          opened_171
+	JMP          opened_225
 
-plain_170:
+plain_224:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 
-opened_171:
+opened_225:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_175
+	JLE   keys_end_229
 
-step_172:
+step_226:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -2406,9 +2421,9 @@ step_172:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_172
+	JNZ          step_226
 
-keys_end_175:
+keys_end_229:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -2417,12 +2432,12 @@ keys_end_175:
 	ADDQ       $0x0c, SI
 	LEAQ       (R8), DX
 	SUBQ       $0x03, R14
-	JMP        rows_140
+	JMP        rows_185
 
-rows2_144:
+rows2_189:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_177
+	JZ           plain_234
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2432,20 +2447,20 @@ rows2_144:
 	VBROADCASTSS 4(R15), Y12
 	VMASKMOVPS   (DX)(BX*1), Y11, Y1
 	VMULPS       Y1, Y12, Y1
-	JMP          opened_178
+	JMP          opened_235
 
-plain_177:
+plain_234:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 
-opened_178:
+opened_235:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_182
+	JLE   keys_end_239
 
-step_179:
+step_236:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -2454,56 +2469,56 @@ step_179:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_179
+	JNZ          step_236
 
-keys_end_182:
+keys_end_239:
 	VMASKMOVPS Y0, Y11, (DX)
 	VMASKMOVPS Y1, Y11, (DX)(BX*1)
 	ADDQ       $0x08, SI
 	LEAQ       (DX)(BX*2), DX
 	SUBQ       $0x02, R14
-	JMP        rows_140
+	JMP        rows_185
 
-rows1_143:
+rows1_188:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_184
+	JZ           plain_244
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMASKMOVPS   (DX), Y11, Y0
 	VMULPS       Y0, Y12, Y0
-	JMP          opened_185
+	JMP          opened_245
 
-plain_184:
+plain_244:
 	VMASKMOVPS (DX), Y11, Y0
 
-opened_185:
+opened_245:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_189
+	JLE   keys_end_249
 
-step_186:
+step_246:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_186
+	JNZ          step_246
 
-keys_end_189:
+keys_end_249:
 	VMASKMOVPS Y0, Y11, (DX)
 	ADDQ       $0x04, SI
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x01, R14
-	JMP        rows_140
+	JMP        rows_185
 
-rows_end_141:
-end_139:
+rows_end_186:
+end_184:
 done_1:
 	VZEROUPPER
 	RET
@@ -2596,11 +2611,11 @@ opened_6:
 	TESTQ      CX, CX
 	JLE        keys_end_10
 	TESTQ      $0x00000003, CX
-	JZ         group_8
+	JZ         groups_11
 
 step_7:
 	CMPL         (R8), AX
-	JEQ          passed_11
+	JEQ          passed_14
 	VBROADCASTSS (R8), Y12
 	VFMADD231PS  (R9), Y12, Y0
 	VFMADD231PS  32(R9), Y12, Y1
@@ -2611,7 +2626,7 @@ step_7:
 	VFMADD231PS  192(R9), Y12, Y6
 	VFMADD231PS  224(R9), Y12, Y7
 
-passed_11:
+passed_14:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
@@ -2620,6 +2635,7 @@ passed_11:
 	TESTQ CX, CX
 	JZ    keys_end_10
 
+groups_11:
 group_8:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
@@ -2691,9 +2707,9 @@ keys_end_10:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_12
+	JNE  other_15
 
-strip_13:
+strip_16:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -2704,10 +2720,10 @@ strip_13:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_14
+	JLT          end_17
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_15
+	JZ           plain_18
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2721,9 +2737,9 @@ strip_13:
 	VMULPS       32(DX)(BX*1), Y12, Y5
 	VMULPS       64(DX)(BX*1), Y12, Y6
 	VMULPS       96(DX)(BX*1), Y12, Y7
-	JMP          opened_16
+	JMP          opened_19
 
-plain_15:
+plain_18:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -2733,7 +2749,7 @@ plain_15:
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-opened_16:
+opened_19:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -2744,13 +2760,13 @@ opened_16:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_20
+	JLE        keys_end_23
 	TESTQ      $0x00000003, CX
-	JZ         group_18
+	JZ         groups_24
 
-step_17:
+step_20:
 	CMPQ         (R8), AX
-	JEQ          passed_21
+	JEQ          passed_27
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -2773,22 +2789,23 @@ step_17:
 	VPANDN       96(R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y7
 
-passed_21:
+passed_27:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_17
+	JNZ   step_20
 	TESTQ CX, CX
-	JZ    keys_end_20
+	JZ    keys_end_23
 
-group_18:
+groups_24:
+group_21:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_19
+	JNZ          some_22
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VMOVUPS      (R9), Y15
@@ -2848,17 +2865,17 @@ group_18:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_18
-	JMP          keys_end_20
+	JNZ          group_21
+	JMP          keys_end_23
 
-some_19:
-	JMP step_17
+some_22:
+	JMP step_20
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_18
+	JNZ  group_21
 
-keys_end_20:
+keys_end_23:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -2868,14 +2885,14 @@ keys_end_20:
 	VMOVUPS Y6, 64(DX)(BX*1)
 	VMOVUPS Y7, 96(DX)(BX*1)
 	ADDQ    $0x00000080, DI
-	JMP     strip_13
+	JMP     strip_16
 
-end_14:
-other_12:
+end_17:
+other_15:
 	CMPQ R14, $0x03
-	JNE  other_23
+	JNE  other_29
 
-strip_24:
+strip_30:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -2886,12 +2903,12 @@ strip_24:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_25
+	JLT          end_31
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_26
+	JZ           plain_32
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2910,9 +2927,9 @@ strip_24:
 	VMULPS       32(DX)(BX*2), Y12, Y9
 	VMULPS       64(DX)(BX*2), Y12, Y10
 	VMULPS       96(DX)(BX*2), Y12, Y11
-	JMP          opened_27
+	JMP          opened_33
 
-plain_26:
+plain_32:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -2926,7 +2943,7 @@ plain_26:
 	VMOVUPS 64(DX)(BX*2), Y10
 	VMOVUPS 96(DX)(BX*2), Y11
 
-opened_27:
+opened_33:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -2939,17 +2956,17 @@ opened_27:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_31
+	JLE        keys_end_37
 	TESTQ      $0x00000003, CX
-	JZ         group_29
+	JZ         groups_38
 
-step_28:
+step_34:
 	CMPQ (R8), AX
-	JNE  some_33
+	JNE  some_42
 	CMPQ 4(R8), AX
-	JEQ  passed_32
+	JEQ  passed_41
 
-some_33:
+some_42:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -2982,16 +2999,17 @@ some_33:
 	VPANDN       96(R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y11
 
-passed_32:
+passed_41:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_28
+	JNZ   step_34
 	TESTQ CX, CX
-	JZ    keys_end_31
+	JZ    keys_end_37
 
-group_29:
+groups_38:
+group_35:
 	MOVQ         (R8), R15
 	ORQ          4(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -3001,7 +3019,7 @@ group_29:
 	ORQ          (R8)(R11*1), R15
 	ORQ          4(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_30
+	JNZ          some_36
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VBROADCASTSS 8(R8), Y14
@@ -3081,17 +3099,17 @@ group_29:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_29
-	JMP          keys_end_31
+	JNZ          group_35
+	JMP          keys_end_37
 
-some_30:
-	JMP step_28
+some_36:
+	JMP step_34
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_29
+	JNZ  group_35
 
-keys_end_31:
+keys_end_37:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -3107,11 +3125,11 @@ keys_end_31:
 	VMOVUPS Y10, 64(DX)(BX*2)
 	VMOVUPS Y11, 96(DX)(BX*2)
 	ADDQ    $0x00000080, DI
-	JMP     strip_24
+	JMP     strip_30
 
-end_25:
-other_23:
-strip_34:
+end_31:
+other_29:
+strip_43:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -3122,46 +3140,46 @@ strip_34:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_35
+	JLT  end_44
 
-rows_36:
+rows_45:
 	CMPQ R14, $0x0d
-	JGT  rows6_44
+	JGT  rows6_53
 	CMPQ R14, $0x0d
-	JEQ  rows5_43
+	JEQ  rows5_52
 	CMPQ R14, $0x0c
-	JEQ  rows6_44
+	JEQ  rows6_53
 	CMPQ R14, $0x0b
-	JEQ  rows6_44
+	JEQ  rows6_53
 	CMPQ R14, $0x0a
-	JEQ  rows5_43
+	JEQ  rows5_52
 	CMPQ R14, $0x09
-	JEQ  rows5_43
+	JEQ  rows5_52
 	CMPQ R14, $0x08
-	JEQ  rows4_42
+	JEQ  rows4_51
 	CMPQ R14, $0x07
-	JEQ  rows4_42
+	JEQ  rows4_51
 	CMPQ R14, $0x06
-	JEQ  rows6_44
+	JEQ  rows6_53
 	CMPQ R14, $0x05
-	JEQ  rows5_43
+	JEQ  rows5_52
 	CMPQ R14, $0x04
-	JEQ  rows4_42
+	JEQ  rows4_51
 	CMPQ R14, $0x03
-	JEQ  rows3_41
+	JEQ  rows3_50
 	CMPQ R14, $0x02
-	JEQ  rows2_40
+	JEQ  rows2_49
 	CMPQ R14, $0x01
-	JEQ  rows1_39
-	JMP  rows_end_37
+	JEQ  rows1_48
+	JMP  rows_end_46
 
-rows6_44:
+rows6_53:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_45
+	JZ           plain_54
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3183,9 +3201,9 @@ rows6_44:
 	VBROADCASTSS 20(R15), Y12
 	VMULPS       (R8)(BX*2), Y12, Y10
 	VMULPS       32(R8)(BX*2), Y12, Y11
-	JMP          opened_46
+	JMP          opened_55
 
-plain_45:
+plain_54:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -3199,7 +3217,7 @@ plain_45:
 	VMOVUPS (R8)(BX*2), Y10
 	VMOVUPS 32(R8)(BX*2), Y11
 
-opened_46:
+opened_55:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -3214,19 +3232,19 @@ opened_46:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_50
+	JLE        keys_end_59
 	TESTQ      $0x00000003, CX
-	JZ         group_48
+	JZ         groups_60
 
-step_47:
+step_56:
 	CMPQ (R8), AX
-	JNE  some_52
+	JNE  some_64
 	CMPQ 8(R8), AX
-	JNE  some_52
+	JNE  some_64
 	CMPQ 16(R8), AX
-	JEQ  passed_51
+	JEQ  passed_63
 
-some_52:
+some_64:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -3265,16 +3283,17 @@ some_52:
 	VPANDN       32(R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y11
 
-passed_51:
+passed_63:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_47
+	JNZ   step_56
 	TESTQ CX, CX
-	JZ    keys_end_50
+	JZ    keys_end_59
 
-group_48:
+groups_60:
+group_57:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          16(R8), R15
@@ -3288,7 +3307,7 @@ group_48:
 	ORQ          8(R8)(R11*1), R15
 	ORQ          16(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_49
+	JNZ          some_58
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -3376,10 +3395,10 @@ group_48:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_48
-	JMP          keys_end_50
+	JNZ          group_57
+	JMP          keys_end_59
 
-some_49:
+some_58:
 	VMOVUPS (R8), X12
 	VPMAXSD 8(R8), X12, X12
 	VPMAXSD (R8)(R10*1), X12, X12
@@ -3392,13 +3411,13 @@ some_49:
 	VPMAXSD X13, X12, X12
 	VMOVQ   X12, R15
 	CMPQ    R15, AX
-	JNE     step_47
+	JNE     step_56
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_48
+	JNZ     group_57
 
-keys_end_50:
+keys_end_59:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -3417,14 +3436,14 @@ keys_end_50:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows5_43:
+rows5_52:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_53
+	JZ           plain_65
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3443,9 +3462,9 @@ rows5_43:
 	VBROADCASTSS 16(R15), Y12
 	VMULPS       (R8)(BX*1), Y12, Y8
 	VMULPS       32(R8)(BX*1), Y12, Y9
-	JMP          opened_54
+	JMP          opened_66
 
-plain_53:
+plain_65:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -3457,7 +3476,7 @@ plain_53:
 	VMOVUPS (R8)(BX*1), Y8
 	VMOVUPS 32(R8)(BX*1), Y9
 
-opened_54:
+opened_66:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -3471,19 +3490,19 @@ opened_54:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_58
+	JLE        keys_end_70
 	TESTQ      $0x00000003, CX
-	JZ         group_56
+	JZ         groups_71
 
-step_55:
+step_67:
 	CMPQ (R8), AX
-	JNE  some_60
+	JNE  some_75
 	CMPQ 8(R8), AX
-	JNE  some_60
+	JNE  some_75
 	CMPQ 12(R8), AX
-	JEQ  passed_59
+	JEQ  passed_74
 
-some_60:
+some_75:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -3516,16 +3535,17 @@ some_60:
 	VPANDN       32(R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y9
 
-passed_59:
+passed_74:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_55
+	JNZ   step_67
 	TESTQ CX, CX
-	JZ    keys_end_58
+	JZ    keys_end_70
 
-group_56:
+groups_71:
+group_68:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          12(R8), R15
@@ -3539,7 +3559,7 @@ group_56:
 	ORQ          8(R8)(R11*1), R15
 	ORQ          12(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_57
+	JNZ          some_69
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -3615,10 +3635,10 @@ group_56:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_56
-	JMP          keys_end_58
+	JNZ          group_68
+	JMP          keys_end_70
 
-some_57:
+some_69:
 	VMOVUPS (R8), X12
 	VPMAXSD 4(R8), X12, X12
 	VPMAXSD (R8)(R10*1), X12, X12
@@ -3631,13 +3651,13 @@ some_57:
 	VPMAXSD X13, X12, X12
 	VMOVQ   X12, R15
 	CMPQ    R15, AX
-	JNE     step_55
+	JNE     step_67
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_56
+	JNZ     group_68
 
-keys_end_58:
+keys_end_70:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -3653,14 +3673,14 @@ keys_end_58:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows4_42:
+rows4_51:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_61
+	JZ           plain_76
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3676,9 +3696,9 @@ rows4_42:
 	VBROADCASTSS 12(R15), Y12
 	VMULPS       (R8), Y12, Y6
 	VMULPS       32(R8), Y12, Y7
-	JMP          opened_62
+	JMP          opened_77
 
-plain_61:
+plain_76:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -3688,7 +3708,7 @@ plain_61:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-opened_62:
+opened_77:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -3701,17 +3721,17 @@ opened_62:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_66
+	JLE        keys_end_81
 	TESTQ      $0x00000003, CX
-	JZ         group_64
+	JZ         groups_82
 
-step_63:
+step_78:
 	CMPQ (R8), AX
-	JNE  some_68
+	JNE  some_86
 	CMPQ 8(R8), AX
-	JEQ  passed_67
+	JEQ  passed_85
 
-some_68:
+some_86:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -3738,16 +3758,17 @@ some_68:
 	VPANDN       32(R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y7
 
-passed_67:
+passed_85:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_63
+	JNZ   step_78
 	TESTQ CX, CX
-	JZ    keys_end_66
+	JZ    keys_end_81
 
-group_64:
+groups_82:
+group_79:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -3757,7 +3778,7 @@ group_64:
 	ORQ          (R8)(R11*1), R15
 	ORQ          8(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_65
+	JNZ          some_80
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -3821,10 +3842,10 @@ group_64:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_64
-	JMP          keys_end_66
+	JNZ          group_79
+	JMP          keys_end_81
 
-some_65:
+some_80:
 	VMOVUPS (R8), X12
 	VPMAXSD (R8)(R10*1), X12, X12
 	VPMAXSD (R8)(R10*2), X12, X12
@@ -3833,13 +3854,13 @@ some_65:
 	VPMAXSD X13, X12, X12
 	VMOVQ   X12, R15
 	CMPQ    R15, AX
-	JNE     step_63
+	JNE     step_78
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_64
+	JNZ     group_79
 
-keys_end_66:
+keys_end_81:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -3853,14 +3874,14 @@ keys_end_66:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows3_41:
+rows3_50:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_69
+	JZ           plain_87
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3873,9 +3894,9 @@ rows3_41:
 	VBROADCASTSS 8(R15), Y12
 	VMULPS       (DX)(BX*2), Y12, Y4
 	VMULPS       32(DX)(BX*2), Y12, Y5
-	JMP          opened_70
+	JMP          opened_88
 
-plain_69:
+plain_87:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -3883,7 +3904,7 @@ plain_69:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-opened_70:
+opened_88:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -3893,17 +3914,17 @@ opened_70:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_74
+	JLE        keys_end_92
 	TESTQ      $0x00000003, CX
-	JZ         group_72
+	JZ         groups_93
 
-step_71:
+step_89:
 	CMPQ (R8), AX
-	JNE  some_76
+	JNE  some_97
 	CMPQ 4(R8), AX
-	JEQ  passed_75
+	JEQ  passed_96
 
-some_76:
+some_97:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -3924,16 +3945,17 @@ some_76:
 	VPANDN       32(R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y5
 
-passed_75:
+passed_96:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_71
+	JNZ   step_89
 	TESTQ CX, CX
-	JZ    keys_end_74
+	JZ    keys_end_92
 
-group_72:
+groups_93:
+group_90:
 	MOVQ         (R8), R15
 	ORQ          4(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -3943,7 +3965,7 @@ group_72:
 	ORQ          (R8)(R11*1), R15
 	ORQ          4(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_73
+	JNZ          some_91
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -3995,17 +4017,17 @@ group_72:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_72
-	JMP          keys_end_74
+	JNZ          group_90
+	JMP          keys_end_92
 
-some_73:
-	JMP step_71
+some_91:
+	JMP step_89
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_72
+	JNZ  group_90
 
-keys_end_74:
+keys_end_92:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -4017,12 +4039,12 @@ keys_end_74:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows2_40:
+rows2_49:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_77
+	JZ           plain_98
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4032,15 +4054,15 @@ rows2_40:
 	VBROADCASTSS 4(R15), Y12
 	VMULPS       (DX)(BX*1), Y12, Y2
 	VMULPS       32(DX)(BX*1), Y12, Y3
-	JMP          opened_78
+	JMP          opened_99
 
-plain_77:
+plain_98:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-opened_78:
+opened_99:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4049,13 +4071,13 @@ opened_78:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_82
+	JLE        keys_end_103
 	TESTQ      $0x00000003, CX
-	JZ         group_80
+	JZ         groups_104
 
-step_79:
+step_100:
 	CMPQ         (R8), AX
-	JEQ          passed_83
+	JEQ          passed_107
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -4070,22 +4092,23 @@ step_79:
 	VPANDN       32(R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y3
 
-passed_83:
+passed_107:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_79
+	JNZ   step_100
 	TESTQ CX, CX
-	JZ    keys_end_82
+	JZ    keys_end_103
 
-group_80:
+groups_104:
+group_101:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_81
+	JNZ          some_102
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -4125,17 +4148,17 @@ group_80:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_80
-	JMP          keys_end_82
+	JNZ          group_101
+	JMP          keys_end_103
 
-some_81:
-	JMP step_79
+some_102:
+	JMP step_100
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_80
+	JNZ  group_101
 
-keys_end_82:
+keys_end_103:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, (DX)(BX*1)
@@ -4143,25 +4166,25 @@ keys_end_82:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows1_39:
+rows1_48:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_85
+	JZ           plain_109
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMULPS       (DX), Y12, Y0
 	VMULPS       32(DX), Y12, Y1
-	JMP          opened_86
+	JMP          opened_110
 
-plain_85:
+plain_109:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-opened_86:
+opened_110:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -4169,13 +4192,13 @@ opened_86:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_90
+	JLE        keys_end_114
 	TESTQ      $0x00000003, CX
-	JZ         group_88
+	JZ         groups_115
 
-step_87:
+step_111:
 	CMPL         (R8), AX
-	JEQ          passed_91
+	JEQ          passed_118
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -4183,22 +4206,23 @@ step_87:
 	VFMADD231PS  Y12, Y14, Y0
 	VFMADD231PS  Y13, Y14, Y1
 
-passed_91:
+passed_118:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_87
+	JNZ   step_111
 	TESTQ CX, CX
-	JZ    keys_end_90
+	JZ    keys_end_114
 
-group_88:
+groups_115:
+group_112:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_89
+	JNZ          some_113
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -4226,30 +4250,30 @@ group_88:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_88
-	JMP          keys_end_90
+	JNZ          group_112
+	JMP          keys_end_114
 
-some_89:
-	JMP step_87
+some_113:
+	JMP step_111
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_88
+	JNZ  group_112
 
-keys_end_90:
+keys_end_114:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_36
+	JMP     rows_45
 
-rows_end_37:
+rows_end_46:
 	ADDQ $0x00000040, DI
-	JMP  strip_34
+	JMP  strip_43
 
-end_35:
-strip_92:
+end_44:
+strip_119:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -4260,46 +4284,46 @@ strip_92:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000020
-	JLT  end_93
+	JLT  end_120
 
-rows_94:
+rows_121:
 	CMPQ R14, $0x0d
-	JGT  rows6_102
+	JGT  rows6_129
 	CMPQ R14, $0x0d
-	JEQ  rows5_101
+	JEQ  rows5_128
 	CMPQ R14, $0x0c
-	JEQ  rows6_102
+	JEQ  rows6_129
 	CMPQ R14, $0x0b
-	JEQ  rows6_102
+	JEQ  rows6_129
 	CMPQ R14, $0x0a
-	JEQ  rows5_101
+	JEQ  rows5_128
 	CMPQ R14, $0x09
-	JEQ  rows5_101
+	JEQ  rows5_128
 	CMPQ R14, $0x08
-	JEQ  rows4_100
+	JEQ  rows4_127
 	CMPQ R14, $0x07
-	JEQ  rows4_100
+	JEQ  rows4_127
 	CMPQ R14, $0x06
-	JEQ  rows6_102
+	JEQ  rows6_129
 	CMPQ R14, $0x05
-	JEQ  rows5_101
+	JEQ  rows5_128
 	CMPQ R14, $0x04
-	JEQ  rows4_100
+	JEQ  rows4_127
 	CMPQ R14, $0x03
-	JEQ  rows3_99
+	JEQ  rows3_126
 	CMPQ R14, $0x02
-	JEQ  rows2_98
+	JEQ  rows2_125
 	CMPQ R14, $0x01
-	JEQ  rows1_97
-	JMP  rows_end_95
+	JEQ  rows1_124
+	JMP  rows_end_122
 
-rows6_102:
+rows6_129:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_103
+	JZ           plain_130
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4315,9 +4339,9 @@ rows6_102:
 	VMULPS       (R8)(BX*1), Y12, Y4
 	VBROADCASTSS 20(R15), Y12
 	VMULPS       (R8)(BX*2), Y12, Y5
-	JMP          opened_104
+	JMP          opened_131
 
-plain_103:
+plain_130:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
@@ -4325,7 +4349,7 @@ plain_103:
 	VMOVUPS (R8)(BX*1), Y4
 	VMOVUPS (R8)(BX*2), Y5
 
-opened_104:
+opened_131:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4340,19 +4364,19 @@ opened_104:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_108
+	JLE        keys_end_135
 	TESTQ      $0x00000003, CX
-	JZ         group_106
+	JZ         groups_136
 
-step_105:
+step_132:
 	CMPQ (R8), AX
-	JNE  some_110
+	JNE  some_140
 	CMPQ 8(R8), AX
-	JNE  some_110
+	JNE  some_140
 	CMPQ 16(R8), AX
-	JEQ  passed_109
+	JEQ  passed_139
 
-some_110:
+some_140:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -4379,16 +4403,17 @@ some_110:
 	VPANDN       (R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y5
 
-passed_109:
+passed_139:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_105
+	JNZ   step_132
 	TESTQ CX, CX
-	JZ    keys_end_108
+	JZ    keys_end_135
 
-group_106:
+groups_136:
+group_133:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          16(R8), R15
@@ -4402,7 +4427,7 @@ group_106:
 	ORQ          8(R8)(R11*1), R15
 	ORQ          16(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_107
+	JNZ          some_134
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -4462,10 +4487,10 @@ group_106:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_106
-	JMP          keys_end_108
+	JNZ          group_133
+	JMP          keys_end_135
 
-some_107:
+some_134:
 	VMOVUPS (R8), X12
 	VPMAXSD 8(R8), X12, X12
 	VPMAXSD (R8)(R10*1), X12, X12
@@ -4478,13 +4503,13 @@ some_107:
 	VPMAXSD X13, X12, X12
 	VMOVQ   X12, R15
 	CMPQ    R15, AX
-	JNE     step_105
+	JNE     step_132
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_106
+	JNZ     group_133
 
-keys_end_108:
+keys_end_135:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -4497,14 +4522,14 @@ keys_end_108:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_94
+	JMP     rows_121
 
-rows5_101:
+rows5_128:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_111
+	JZ           plain_141
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4518,16 +4543,16 @@ rows5_101:
 	VMULPS       (R8), Y12, Y3
 	VBROADCASTSS 16(R15), Y12
 	VMULPS       (R8)(BX*1), Y12, Y4
-	JMP          opened_112
+	JMP          opened_142
 
-plain_111:
+plain_141:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 	VMOVUPS (R8)(BX*1), Y4
 
-opened_112:
+opened_142:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4541,19 +4566,19 @@ opened_112:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_116
+	JLE        keys_end_146
 	TESTQ      $0x00000003, CX
-	JZ         group_114
+	JZ         groups_147
 
-step_113:
+step_143:
 	CMPQ (R8), AX
-	JNE  some_118
+	JNE  some_151
 	CMPQ 8(R8), AX
-	JNE  some_118
+	JNE  some_151
 	CMPQ 12(R8), AX
-	JEQ  passed_117
+	JEQ  passed_150
 
-some_118:
+some_151:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -4576,16 +4601,17 @@ some_118:
 	VPANDN       (R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y4
 
-passed_117:
+passed_150:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_113
+	JNZ   step_143
 	TESTQ CX, CX
-	JZ    keys_end_116
+	JZ    keys_end_146
 
-group_114:
+groups_147:
+group_144:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          12(R8), R15
@@ -4599,7 +4625,7 @@ group_114:
 	ORQ          8(R8)(R11*1), R15
 	ORQ          12(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_115
+	JNZ          some_145
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -4651,10 +4677,10 @@ group_114:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_114
-	JMP          keys_end_116
+	JNZ          group_144
+	JMP          keys_end_146
 
-some_115:
+some_145:
 	VMOVUPS (R8), X12
 	VPMAXSD 4(R8), X12, X12
 	VPMAXSD (R8)(R10*1), X12, X12
@@ -4667,13 +4693,13 @@ some_115:
 	VPMAXSD X13, X12, X12
 	VMOVQ   X12, R15
 	CMPQ    R15, AX
-	JNE     step_113
+	JNE     step_143
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_114
+	JNZ     group_144
 
-keys_end_116:
+keys_end_146:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -4684,14 +4710,14 @@ keys_end_116:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_94
+	JMP     rows_121
 
-rows4_100:
+rows4_127:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_119
+	JZ           plain_152
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4703,15 +4729,15 @@ rows4_100:
 	VMULPS       (DX)(BX*2), Y12, Y2
 	VBROADCASTSS 12(R15), Y12
 	VMULPS       (R8), Y12, Y3
-	JMP          opened_120
+	JMP          opened_153
 
-plain_119:
+plain_152:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 
-opened_120:
+opened_153:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4724,17 +4750,17 @@ opened_120:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_124
+	JLE        keys_end_157
 	TESTQ      $0x00000003, CX
-	JZ         group_122
+	JZ         groups_158
 
-step_121:
+step_154:
 	CMPQ (R8), AX
-	JNE  some_126
+	JNE  some_162
 	CMPQ 8(R8), AX
-	JEQ  passed_125
+	JEQ  passed_161
 
-some_126:
+some_162:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -4753,16 +4779,17 @@ some_126:
 	VPANDN       (R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y3
 
-passed_125:
+passed_161:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_121
+	JNZ   step_154
 	TESTQ CX, CX
-	JZ    keys_end_124
+	JZ    keys_end_157
 
-group_122:
+groups_158:
+group_155:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -4772,7 +4799,7 @@ group_122:
 	ORQ          (R8)(R11*1), R15
 	ORQ          8(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_123
+	JNZ          some_156
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -4816,10 +4843,10 @@ group_122:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_122
-	JMP          keys_end_124
+	JNZ          group_155
+	JMP          keys_end_157
 
-some_123:
+some_156:
 	VMOVUPS (R8), X12
 	VPMAXSD (R8)(R10*1), X12, X12
 	VPMAXSD (R8)(R10*2), X12, X12
@@ -4828,13 +4855,13 @@ some_123:
 	VPMAXSD X13, X12, X12
 	VMOVQ   X12, R15
 	CMPQ    R15, AX
-	JNE     step_121
+	JNE     step_154
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_122
+	JNZ     group_155
 
-keys_end_124:
+keys_end_157:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -4844,14 +4871,14 @@ keys_end_124:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_94
+	JMP     rows_121
 
-rows3_99:
+rows3_126:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_127
+	JZ           plain_163
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4861,14 +4888,14 @@ rows3_99:
 	VMULPS       (DX)(BX*1), Y12, Y1
 	VBROADCASTSS 8(R15), Y12
 	VMULPS       (DX)(BX*2), Y12, Y2
-	JMP          opened_128
+	JMP          opened_164
 
-plain_127:
+plain_163:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 
-opened_128:
+opened_164:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4878,17 +4905,17 @@ opened_128:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_132
+	JLE        keys_end_168
 	TESTQ      $0x00000003, CX
-	JZ         group_130
+	JZ         groups_169
 
-step_129:
+step_165:
 	CMPQ (R8), AX
-	JNE  some_134
+	JNE  some_173
 	CMPQ 4(R8), AX
-	JEQ  passed_133
+	JEQ  passed_172
 
-some_134:
+some_173:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -4903,16 +4930,17 @@ some_134:
 	VPANDN       (R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y2
 
-passed_133:
+passed_172:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_129
+	JNZ   step_165
 	TESTQ CX, CX
-	JZ    keys_end_132
+	JZ    keys_end_168
 
-group_130:
+groups_169:
+group_166:
 	MOVQ         (R8), R15
 	ORQ          4(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -4922,7 +4950,7 @@ group_130:
 	ORQ          (R8)(R11*1), R15
 	ORQ          4(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_131
+	JNZ          some_167
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -4958,17 +4986,17 @@ group_130:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_130
-	JMP          keys_end_132
+	JNZ          group_166
+	JMP          keys_end_168
 
-some_131:
-	JMP step_129
+some_167:
+	JMP step_165
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_130
+	JNZ  group_166
 
-keys_end_132:
+keys_end_168:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -4977,12 +5005,12 @@ keys_end_132:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_94
+	JMP     rows_121
 
-rows2_98:
+rows2_125:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_135
+	JZ           plain_174
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4990,13 +5018,13 @@ rows2_98:
 	VMULPS       (DX), Y12, Y0
 	VBROADCASTSS 4(R15), Y12
 	VMULPS       (DX)(BX*1), Y12, Y1
-	JMP          opened_136
+	JMP          opened_175
 
-plain_135:
+plain_174:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 
-opened_136:
+opened_175:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -5005,13 +5033,13 @@ opened_136:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_140
+	JLE        keys_end_179
 	TESTQ      $0x00000003, CX
-	JZ         group_138
+	JZ         groups_180
 
-step_137:
+step_176:
 	CMPQ         (R8), AX
-	JEQ          passed_141
+	JEQ          passed_183
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VBROADCASTSS (R8), Y12
 	VPCMPEQD     Y13, Y12, Y14
@@ -5022,22 +5050,23 @@ step_137:
 	VPANDN       (R9), Y14, Y15
 	VFMADD231PS  Y15, Y12, Y1
 
-passed_141:
+passed_183:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_137
+	JNZ   step_176
 	TESTQ CX, CX
-	JZ    keys_end_140
+	JZ    keys_end_179
 
-group_138:
+groups_180:
+group_177:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_139
+	JNZ          some_178
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -5065,39 +5094,39 @@ group_138:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_138
-	JMP          keys_end_140
+	JNZ          group_177
+	JMP          keys_end_179
 
-some_139:
-	JMP step_137
+some_178:
+	JMP step_176
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_138
+	JNZ  group_177
 
-keys_end_140:
+keys_end_179:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_94
+	JMP     rows_121
 
-rows1_97:
+rows1_124:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_143
+	JZ           plain_185
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMULPS       (DX), Y12, Y0
-	JMP          opened_144
+	JMP          opened_186
 
-plain_143:
+plain_185:
 	VMOVUPS (DX), Y0
 
-opened_144:
+opened_186:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -5105,34 +5134,35 @@ opened_144:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_148
+	JLE        keys_end_190
 	TESTQ      $0x00000003, CX
-	JZ         group_146
+	JZ         groups_191
 
-step_145:
+step_187:
 	CMPL         (R8), AX
-	JEQ          passed_149
+	JEQ          passed_194
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
 
-passed_149:
+passed_194:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_145
+	JNZ   step_187
 	TESTQ CX, CX
-	JZ    keys_end_148
+	JZ    keys_end_190
 
-group_146:
+groups_191:
+group_188:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_147
+	JNZ          some_189
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -5152,28 +5182,28 @@ group_146:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_146
-	JMP          keys_end_148
+	JNZ          group_188
+	JMP          keys_end_190
 
-some_147:
-	JMP step_145
+some_189:
+	JMP step_187
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_146
+	JNZ  group_188
 
-keys_end_148:
+keys_end_190:
 	VMOVUPS Y0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_94
+	JMP     rows_121
 
-rows_end_95:
+rows_end_122:
 	ADDQ $0x00000020, DI
-	JMP  strip_92
+	JMP  strip_119
 
-end_93:
+end_120:
 	MOVQ    v_base+64(FP), R15
 	MOVQ    o_base+0(FP), DX
 	ADDQ    DI, DX
@@ -5184,51 +5214,51 @@ end_93:
 	MOVQ    p_base+32(FP), SI
 	MOVQ    n+128(FP), R14
 	SHRQ    $0x02, AX
-	JZ      end_151
+	JZ      end_196
 	LEAQ    tailmask<>+0(SB), R15
 	SHLQ    $0x02, AX
 	SUBQ    AX, R15
 	SHRQ    $0x02, AX
 	VMOVUPS 32(R15), Y11
 
-rows_152:
+rows_197:
 	CMPQ R14, $0x0d
-	JGT  rows6_160
+	JGT  rows6_205
 	CMPQ R14, $0x0d
-	JEQ  rows5_159
+	JEQ  rows5_204
 	CMPQ R14, $0x0c
-	JEQ  rows6_160
+	JEQ  rows6_205
 	CMPQ R14, $0x0b
-	JEQ  rows6_160
+	JEQ  rows6_205
 	CMPQ R14, $0x0a
-	JEQ  rows5_159
+	JEQ  rows5_204
 	CMPQ R14, $0x09
-	JEQ  rows5_159
+	JEQ  rows5_204
 	CMPQ R14, $0x08
-	JEQ  rows4_158
+	JEQ  rows4_203
 	CMPQ R14, $0x07
-	JEQ  rows4_158
+	JEQ  rows4_203
 	CMPQ R14, $0x06
-	JEQ  rows6_160
+	JEQ  rows6_205
 	CMPQ R14, $0x05
-	JEQ  rows5_159
+	JEQ  rows5_204
 	CMPQ R14, $0x04
-	JEQ  rows4_158
+	JEQ  rows4_203
 	CMPQ R14, $0x03
-	JEQ  rows3_157
+	JEQ  rows3_202
 	CMPQ R14, $0x02
-	JEQ  rows2_156
+	JEQ  rows2_201
 	CMPQ R14, $0x01
-	JEQ  rows1_155
-	JMP  rows_end_153
+	JEQ  rows1_200
+	JMP  rows_end_198
 
-rows6_160:
+rows6_205:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_161
+	JZ           plain_206
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5250,9 +5280,9 @@ rows6_160:
 	VBROADCASTSS 20(R15), Y12
 	VMASKMOVPS   (R8)(BX*2), Y11, Y5
 	VMULPS       Y5, Y12, Y5
-	JMP          opened_162
+	JMP          opened_207
 
-plain_161:
+plain_206:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
@@ -5260,23 +5290,23 @@ plain_161:
 	VMASKMOVPS (R8)(BX*1), Y11, Y4
 	VMASKMOVPS (R8)(BX*2), Y11, Y5
 
-opened_162:
+opened_207:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_166
+	JLE   keys_end_211
 
-step_163:
+step_208:
 	CMPQ (R8), AX
-	JNE  some_168
+	JNE  some_216
 	CMPQ 8(R8), AX
-	JNE  some_168
+	JNE  some_216
 	CMPQ 16(R8), AX
-	JEQ  passed_167
+	JEQ  passed_215
 
-some_168:
+some_216:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VMASKMOVPS   (R9), Y11, Y10
 	VBROADCASTSS (R8), Y12
@@ -5304,13 +5334,13 @@ some_168:
 	VPANDN       Y10, Y14, Y15
 	VFMADD231PS  Y15, Y12, Y5
 
-passed_167:
+passed_215:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_163
+	JNZ  step_208
 
-keys_end_166:
+keys_end_211:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	ADDQ       R8, R9
@@ -5323,14 +5353,14 @@ keys_end_166:
 	ADDQ       $0x18, SI
 	LEAQ       (R9), DX
 	SUBQ       $0x06, R14
-	JMP        rows_152
+	JMP        rows_197
 
-rows5_159:
+rows5_204:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_169
+	JZ           plain_217
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5349,32 +5379,32 @@ rows5_159:
 	VBROADCASTSS 16(R15), Y12
 	VMASKMOVPS   (R8)(BX*1), Y11, Y4
 	VMULPS       Y4, Y12, Y4
-	JMP          opened_170
+	JMP          opened_218
 
-plain_169:
+plain_217:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 	VMASKMOVPS (R8), Y11, Y3
 	VMASKMOVPS (R8)(BX*1), Y11, Y4
 
-opened_170:
+opened_218:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_174
+	JLE   keys_end_222
 
-step_171:
+step_219:
 	CMPQ (R8), AX
-	JNE  some_176
+	JNE  some_227
 	CMPQ 8(R8), AX
-	JNE  some_176
+	JNE  some_227
 	CMPQ 12(R8), AX
-	JEQ  passed_175
+	JEQ  passed_226
 
-some_176:
+some_227:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VMASKMOVPS   (R9), Y11, Y10
 	VBROADCASTSS (R8), Y12
@@ -5398,13 +5428,13 @@ some_176:
 	VPANDN       Y10, Y14, Y15
 	VFMADD231PS  Y15, Y12, Y4
 
-passed_175:
+passed_226:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_171
+	JNZ  step_219
 
-keys_end_174:
+keys_end_222:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -5415,14 +5445,14 @@ keys_end_174:
 	ADDQ       $0x14, SI
 	LEAQ       (R8)(BX*2), DX
 	SUBQ       $0x05, R14
-	JMP        rows_152
+	JMP        rows_197
 
-rows4_158:
+rows4_203:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_177
+	JZ           plain_228
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5438,29 +5468,29 @@ rows4_158:
 	VBROADCASTSS 12(R15), Y12
 	VMASKMOVPS   (R8), Y11, Y3
 	VMULPS       Y3, Y12, Y3
-	JMP          opened_178
+	JMP          opened_229
 
-plain_177:
+plain_228:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 	VMASKMOVPS (R8), Y11, Y3
 
-opened_178:
+opened_229:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_182
+	JLE   keys_end_233
 
-step_179:
+step_230:
 	CMPQ (R8), AX
-	JNE  some_184
+	JNE  some_238
 	CMPQ 8(R8), AX
-	JEQ  passed_183
+	JEQ  passed_237
 
-some_184:
+some_238:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VMASKMOVPS   (R9), Y11, Y10
 	VBROADCASTSS (R8), Y12
@@ -5480,13 +5510,13 @@ some_184:
 	VPANDN       Y10, Y14, Y15
 	VFMADD231PS  Y15, Y12, Y3
 
-passed_183:
+passed_237:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_179
+	JNZ  step_230
 
-keys_end_182:
+keys_end_233:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -5496,14 +5526,14 @@ keys_end_182:
 	ADDQ       $0x10, SI
 	LEAQ       (R8)(BX*1), DX
 	SUBQ       $0x04, R14
-	JMP        rows_152
+	JMP        rows_197
 
-rows3_157:
+rows3_202:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_185
+	JZ           plain_239
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5516,28 +5546,28 @@ rows3_157:
 	VBROADCASTSS 8(R15), Y12
 	VMASKMOVPS   (DX)(BX*2), Y11, Y2
 	VMULPS       Y2, Y12, Y2
-	JMP          opened_186
+	JMP          opened_240
 
-plain_185:
+plain_239:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 
-opened_186:
+opened_240:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_190
+	JLE   keys_end_244
 
-step_187:
+step_241:
 	CMPQ (R8), AX
-	JNE  some_192
+	JNE  some_249
 	CMPQ 4(R8), AX
-	JEQ  passed_191
+	JEQ  passed_248
 
-some_192:
+some_249:
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VMASKMOVPS   (R9), Y11, Y10
 	VBROADCASTSS (R8), Y12
@@ -5553,13 +5583,13 @@ some_192:
 	VPANDN       Y10, Y14, Y15
 	VFMADD231PS  Y15, Y12, Y2
 
-passed_191:
+passed_248:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_187
+	JNZ  step_241
 
-keys_end_190:
+keys_end_244:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -5568,12 +5598,12 @@ keys_end_190:
 	ADDQ       $0x0c, SI
 	LEAQ       (R8), DX
 	SUBQ       $0x03, R14
-	JMP        rows_152
+	JMP        rows_197
 
-rows2_156:
+rows2_201:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_193
+	JZ           plain_250
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5583,23 +5613,23 @@ rows2_156:
 	VBROADCASTSS 4(R15), Y12
 	VMASKMOVPS   (DX)(BX*1), Y11, Y1
 	VMULPS       Y1, Y12, Y1
-	JMP          opened_194
+	JMP          opened_251
 
-plain_193:
+plain_250:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 
-opened_194:
+opened_251:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_198
+	JLE   keys_end_255
 
-step_195:
+step_252:
 	CMPQ         (R8), AX
-	JEQ          passed_199
+	JEQ          passed_259
 	VBROADCASTSS c80000000<>+0(SB), Y13
 	VMASKMOVPS   (R9), Y11, Y10
 	VBROADCASTSS (R8), Y12
@@ -5611,65 +5641,65 @@ step_195:
 	VPANDN       Y10, Y14, Y15
 	VFMADD231PS  Y15, Y12, Y1
 
-passed_199:
+passed_259:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_195
+	JNZ  step_252
 
-keys_end_198:
+keys_end_255:
 	VMASKMOVPS Y0, Y11, (DX)
 	VMASKMOVPS Y1, Y11, (DX)(BX*1)
 	ADDQ       $0x08, SI
 	LEAQ       (DX)(BX*2), DX
 	SUBQ       $0x02, R14
-	JMP        rows_152
+	JMP        rows_197
 
-rows1_155:
+rows1_200:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_201
+	JZ           plain_261
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMASKMOVPS   (DX), Y11, Y0
 	VMULPS       Y0, Y12, Y0
-	JMP          opened_202
+	JMP          opened_262
 
-plain_201:
+plain_261:
 	VMASKMOVPS (DX), Y11, Y0
 
-opened_202:
+opened_262:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_206
+	JLE   keys_end_266
 
-step_203:
+step_263:
 	CMPL         (R8), AX
-	JEQ          passed_207
+	JEQ          passed_270
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
 
-passed_207:
+passed_270:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_203
+	JNZ  step_263
 
-keys_end_206:
+keys_end_266:
 	VMASKMOVPS Y0, Y11, (DX)
 	ADDQ       $0x04, SI
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x01, R14
-	JMP        rows_152
+	JMP        rows_197
 
-rows_end_153:
-end_151:
+rows_end_198:
+end_196:
 done_1:
 	VZEROUPPER
 	RET
@@ -5747,14 +5777,14 @@ opened_6:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_11
+	JLE        few_14
 	MOVQ       R15, CX
 
-few_11:
+few_14:
 	TESTQ CX, CX
 	JLE   keys_end_10
 	TESTQ $0x00000003, CX
-	JZ    group_8
+	JZ    groups_11
 
 step_7:
 	VBROADCASTSS (R8), Y12
@@ -5774,6 +5804,7 @@ step_7:
 	TESTQ        CX, CX
 	JZ           keys_end_10
 
+groups_11:
 group_8:
 	VBROADCASTSS (R8), Y12
 	VFMADD231PS  (R9), Y12, Y0
@@ -5831,9 +5862,9 @@ keys_end_10:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_13
+	JNE  other_16
 
-strip_14:
+strip_17:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -5844,10 +5875,10 @@ strip_14:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_15
+	JLT          end_18
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_16
+	JZ           plain_19
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5861,9 +5892,9 @@ strip_14:
 	VMULPS       32(DX)(BX*1), Y12, Y5
 	VMULPS       64(DX)(BX*1), Y12, Y6
 	VMULPS       96(DX)(BX*1), Y12, Y7
-	JMP          opened_17
+	JMP          opened_20
 
-plain_16:
+plain_19:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -5873,7 +5904,7 @@ plain_16:
 	VMOVUPS 64(DX)(BX*1), Y6
 	VMOVUPS 96(DX)(BX*1), Y7
 
-opened_17:
+opened_20:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -5886,16 +5917,16 @@ opened_17:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_22
+	JLE        few_28
 	MOVQ       R15, CX
 
-few_22:
+few_28:
 	TESTQ CX, CX
-	JLE   keys_end_21
+	JLE   keys_end_24
 	TESTQ $0x00000003, CX
-	JZ    group_19
+	JZ    groups_25
 
-step_18:
+step_21:
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VMOVUPS      (R9), Y15
@@ -5914,11 +5945,12 @@ step_18:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_18
+	JNZ          step_21
 	TESTQ        CX, CX
-	JZ           keys_end_21
+	JZ           keys_end_24
 
-group_19:
+groups_25:
+group_22:
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VMOVUPS      (R9), Y15
@@ -5978,16 +6010,16 @@ group_19:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_19
+	JNZ          group_22
 
-keys_end_21:
+keys_end_24:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_24
+	JLT          stairs_end_30
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y4
@@ -6003,7 +6035,7 @@ keys_end_21:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_24:
+stairs_end_30:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, 64(DX)
@@ -6013,14 +6045,14 @@ stairs_end_24:
 	VMOVUPS Y6, 64(DX)(BX*1)
 	VMOVUPS Y7, 96(DX)(BX*1)
 	ADDQ    $0x00000080, DI
-	JMP     strip_14
+	JMP     strip_17
 
-end_15:
-other_13:
+end_18:
+other_16:
 	CMPQ R14, $0x03
-	JNE  other_25
+	JNE  other_31
 
-strip_26:
+strip_32:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -6031,12 +6063,12 @@ strip_26:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000080
-	JLT          end_27
+	JLT          end_33
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_28
+	JZ           plain_34
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -6055,9 +6087,9 @@ strip_26:
 	VMULPS       32(DX)(BX*2), Y12, Y9
 	VMULPS       64(DX)(BX*2), Y12, Y10
 	VMULPS       96(DX)(BX*2), Y12, Y11
-	JMP          opened_29
+	JMP          opened_35
 
-plain_28:
+plain_34:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS 64(DX), Y2
@@ -6071,7 +6103,7 @@ plain_28:
 	VMOVUPS 64(DX)(BX*2), Y10
 	VMOVUPS 96(DX)(BX*2), Y11
 
-opened_29:
+opened_35:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -6086,16 +6118,16 @@ opened_29:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_34
+	JLE        few_43
 	MOVQ       R15, CX
 
-few_34:
+few_43:
 	TESTQ CX, CX
-	JLE   keys_end_33
+	JLE   keys_end_39
 	TESTQ $0x00000003, CX
-	JZ    group_31
+	JZ    groups_40
 
-step_30:
+step_36:
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VBROADCASTSS 8(R8), Y14
@@ -6119,11 +6151,12 @@ step_30:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_30
+	JNZ          step_36
 	TESTQ        CX, CX
-	JZ           keys_end_33
+	JZ           keys_end_39
 
-group_31:
+groups_40:
+group_37:
 	VBROADCASTSS (R8), Y12
 	VBROADCASTSS 4(R8), Y13
 	VBROADCASTSS 8(R8), Y14
@@ -6203,16 +6236,16 @@ group_31:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_31
+	JNZ          group_37
 
-keys_end_33:
+keys_end_39:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_36
+	JLT          stairs_end_45
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y4
@@ -6236,7 +6269,7 @@ keys_end_33:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_36
+	JLT          stairs_end_45
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y8
@@ -6252,7 +6285,7 @@ keys_end_33:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_36:
+stairs_end_45:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -6268,11 +6301,11 @@ stairs_end_36:
 	VMOVUPS Y10, 64(DX)(BX*2)
 	VMOVUPS Y11, 96(DX)(BX*2)
 	ADDQ    $0x00000080, DI
-	JMP     strip_26
+	JMP     strip_32
 
-end_27:
-other_25:
-strip_37:
+end_33:
+other_31:
+strip_46:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -6283,350 +6316,43 @@ strip_37:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_38
+	JLT  end_47
 
-rows_39:
+rows_48:
 	CMPQ R14, $0x0d
-	JGT  rows6_47
+	JGT  rows6_56
 	CMPQ R14, $0x0d
-	JEQ  rows5_46
+	JEQ  rows5_55
 	CMPQ R14, $0x0c
-	JEQ  rows6_47
+	JEQ  rows6_56
 	CMPQ R14, $0x0b
-	JEQ  rows6_47
+	JEQ  rows6_56
 	CMPQ R14, $0x0a
-	JEQ  rows5_46
+	JEQ  rows5_55
 	CMPQ R14, $0x09
-	JEQ  rows5_46
+	JEQ  rows5_55
 	CMPQ R14, $0x08
-	JEQ  rows4_45
+	JEQ  rows4_54
 	CMPQ R14, $0x07
-	JEQ  rows4_45
+	JEQ  rows4_54
 	CMPQ R14, $0x06
-	JEQ  rows6_47
+	JEQ  rows6_56
 	CMPQ R14, $0x05
-	JEQ  rows5_46
+	JEQ  rows5_55
 	CMPQ R14, $0x04
-	JEQ  rows4_45
+	JEQ  rows4_54
 	CMPQ R14, $0x03
-	JEQ  rows3_44
+	JEQ  rows3_53
 	CMPQ R14, $0x02
-	JEQ  rows2_43
+	JEQ  rows2_52
 	CMPQ R14, $0x01
-	JEQ  rows1_42
-	JMP  rows_end_40
+	JEQ  rows1_51
+	JMP  rows_end_49
 
-rows6_47:
+rows6_56:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
-	MOVQ         alpha_base+96(FP), R15
-	TESTQ        R15, R15
-	JZ           plain_48
-	MOVQ         p_base+32(FP), AX
-	SUBQ         SI, AX
-	SUBQ         AX, R15
-	VBROADCASTSS (R15), Y12
-	VMULPS       (DX), Y12, Y0
-	VMULPS       32(DX), Y12, Y1
-	VBROADCASTSS 4(R15), Y12
-	VMULPS       (DX)(BX*1), Y12, Y2
-	VMULPS       32(DX)(BX*1), Y12, Y3
-	VBROADCASTSS 8(R15), Y12
-	VMULPS       (DX)(BX*2), Y12, Y4
-	VMULPS       32(DX)(BX*2), Y12, Y5
-	VBROADCASTSS 12(R15), Y12
-	VMULPS       (R8), Y12, Y6
-	VMULPS       32(R8), Y12, Y7
-	VBROADCASTSS 16(R15), Y12
-	VMULPS       (R8)(BX*1), Y12, Y8
-	VMULPS       32(R8)(BX*1), Y12, Y9
-	VBROADCASTSS 20(R15), Y12
-	VMULPS       (R8)(BX*2), Y12, Y10
-	VMULPS       32(R8)(BX*2), Y12, Y11
-	JMP          opened_49
-
-plain_48:
-	VMOVUPS (DX), Y0
-	VMOVUPS 32(DX), Y1
-	VMOVUPS (DX)(BX*1), Y2
-	VMOVUPS 32(DX)(BX*1), Y3
-	VMOVUPS (DX)(BX*2), Y4
-	VMOVUPS 32(DX)(BX*2), Y5
-	VMOVUPS (R8), Y6
-	VMOVUPS 32(R8), Y7
-	VMOVUPS (R8)(BX*1), Y8
-	VMOVUPS 32(R8)(BX*1), Y9
-	VMOVUPS (R8)(BX*2), Y10
-	VMOVUPS 32(R8)(BX*2), Y11
-
-opened_49:
-	LEAQ       (R9), R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 (R8)(BX*1)
-	PREFETCHT0 (R8)(BX*2)
-	LEAQ       (R8)(BX*2), R8
-	ADDQ       BX, R8
-	PREFETCHT0 (R8)
-	PREFETCHT0 (R8)(BX*1)
-	PREFETCHT0 (R8)(BX*2)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       keys+120(FP), CX
-	MOVQ       n+128(FP), R15
-	SUBQ       R14, R15
-	ADDQ       seen+144(FP), R15
-	CMPQ       CX, R15
-	JLE        few_54
-	MOVQ       R15, CX
-
-few_54:
-	TESTQ CX, CX
-	JLE   keys_end_53
-	TESTQ $0x00000003, CX
-	JZ    group_51
-
-step_50:
-	VMOVUPS      (R9), Y12
-	VMOVUPS      32(R9), Y13
-	PREFETCHT0   64(R9)
-	VBROADCASTSS (R8), Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS 4(R8), Y15
-	VFMADD231PS  Y12, Y15, Y2
-	VFMADD231PS  Y13, Y15, Y3
-	VBROADCASTSS 8(R8), Y14
-	VFMADD231PS  Y12, Y14, Y4
-	VFMADD231PS  Y13, Y14, Y5
-	VBROADCASTSS 12(R8), Y15
-	VFMADD231PS  Y12, Y15, Y6
-	VFMADD231PS  Y13, Y15, Y7
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VFMADD231PS  Y13, Y15, Y11
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	DECQ         CX
-	TESTQ        $0x00000003, CX
-	JNZ          step_50
-	TESTQ        CX, CX
-	JZ           keys_end_53
-
-group_51:
-	VMOVUPS      (R9), Y12
-	VMOVUPS      32(R9), Y13
-	PREFETCHT0   64(R9)
-	VBROADCASTSS (R8), Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS 4(R8), Y15
-	VFMADD231PS  Y12, Y15, Y2
-	VFMADD231PS  Y13, Y15, Y3
-	VBROADCASTSS 8(R8), Y14
-	VFMADD231PS  Y12, Y14, Y4
-	VFMADD231PS  Y13, Y14, Y5
-	VBROADCASTSS 12(R8), Y15
-	VFMADD231PS  Y12, Y15, Y6
-	VFMADD231PS  Y13, Y15, Y7
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VFMADD231PS  Y13, Y15, Y11
-	VMOVUPS      (R9)(R12*1), Y12
-	VMOVUPS      32(R9)(R12*1), Y13
-	PREFETCHT0   64(R9)(R12*1)
-	VBROADCASTSS (R8)(R10*1), Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS 4(R8)(R10*1), Y15
-	VFMADD231PS  Y12, Y15, Y2
-	VFMADD231PS  Y13, Y15, Y3
-	VBROADCASTSS 8(R8)(R10*1), Y14
-	VFMADD231PS  Y12, Y14, Y4
-	VFMADD231PS  Y13, Y14, Y5
-	VBROADCASTSS 12(R8)(R10*1), Y15
-	VFMADD231PS  Y12, Y15, Y6
-	VFMADD231PS  Y13, Y15, Y7
-	VBROADCASTSS 16(R8)(R10*1), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8)(R10*1), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VFMADD231PS  Y13, Y15, Y11
-	VMOVUPS      (R9)(R12*2), Y12
-	VMOVUPS      32(R9)(R12*2), Y13
-	PREFETCHT0   64(R9)(R12*2)
-	VBROADCASTSS (R8)(R10*2), Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS 4(R8)(R10*2), Y15
-	VFMADD231PS  Y12, Y15, Y2
-	VFMADD231PS  Y13, Y15, Y3
-	VBROADCASTSS 8(R8)(R10*2), Y14
-	VFMADD231PS  Y12, Y14, Y4
-	VFMADD231PS  Y13, Y14, Y5
-	VBROADCASTSS 12(R8)(R10*2), Y15
-	VFMADD231PS  Y12, Y15, Y6
-	VFMADD231PS  Y13, Y15, Y7
-	VBROADCASTSS 16(R8)(R10*2), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8)(R10*2), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VFMADD231PS  Y13, Y15, Y11
-	VMOVUPS      (R9)(R13*1), Y12
-	VMOVUPS      32(R9)(R13*1), Y13
-	PREFETCHT0   64(R9)(R13*1)
-	VBROADCASTSS (R8)(R11*1), Y14
-	VFMADD231PS  Y12, Y14, Y0
-	VFMADD231PS  Y13, Y14, Y1
-	VBROADCASTSS 4(R8)(R11*1), Y15
-	VFMADD231PS  Y12, Y15, Y2
-	VFMADD231PS  Y13, Y15, Y3
-	VBROADCASTSS 8(R8)(R11*1), Y14
-	VFMADD231PS  Y12, Y14, Y4
-	VFMADD231PS  Y13, Y14, Y5
-	VBROADCASTSS 12(R8)(R11*1), Y15
-	VFMADD231PS  Y12, Y15, Y6
-	VFMADD231PS  Y13, Y15, Y7
-	VBROADCASTSS 16(R8)(R11*1), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8)(R11*1), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VFMADD231PS  Y13, Y15, Y11
-	LEAQ         (R8)(R10*4), R8
-	LEAQ         (R9)(R12*4), R9
-	SUBQ         $0x04, CX
-	JNZ          group_51
-
-keys_end_53:
-	MOVQ         n+128(FP), R15
-	SUBQ         R14, R15
-	ADDQ         seen+144(FP), R15
-	NEGQ         R15
-	ADDQ         keys+120(FP), R15
-	CMPQ         R15, $0x01
-	JLT          stairs_end_56
-	VMOVUPS      (R9), Y12
-	VBROADCASTSS 4(R8), Y15
-	VFMADD231PS  Y12, Y15, Y2
-	VBROADCASTSS 8(R8), Y14
-	VFMADD231PS  Y12, Y14, Y4
-	VBROADCASTSS 12(R8), Y15
-	VFMADD231PS  Y12, Y15, Y6
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VMOVUPS      32(R9), Y13
-	VBROADCASTSS 4(R8), Y15
-	VFMADD231PS  Y13, Y15, Y3
-	VBROADCASTSS 8(R8), Y14
-	VFMADD231PS  Y13, Y14, Y5
-	VBROADCASTSS 12(R8), Y15
-	VFMADD231PS  Y13, Y15, Y7
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y13, Y15, Y11
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	CMPQ         R15, $0x02
-	JLT          stairs_end_56
-	VMOVUPS      (R9), Y12
-	VBROADCASTSS 8(R8), Y14
-	VFMADD231PS  Y12, Y14, Y4
-	VBROADCASTSS 12(R8), Y15
-	VFMADD231PS  Y12, Y15, Y6
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VMOVUPS      32(R9), Y13
-	VBROADCASTSS 8(R8), Y14
-	VFMADD231PS  Y13, Y14, Y5
-	VBROADCASTSS 12(R8), Y15
-	VFMADD231PS  Y13, Y15, Y7
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y13, Y15, Y11
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	CMPQ         R15, $0x03
-	JLT          stairs_end_56
-	VMOVUPS      (R9), Y12
-	VBROADCASTSS 12(R8), Y15
-	VFMADD231PS  Y12, Y15, Y6
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VMOVUPS      32(R9), Y13
-	VBROADCASTSS 12(R8), Y15
-	VFMADD231PS  Y13, Y15, Y7
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y13, Y15, Y11
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	CMPQ         R15, $0x04
-	JLT          stairs_end_56
-	VMOVUPS      (R9), Y12
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y12, Y14, Y8
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VMOVUPS      32(R9), Y13
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y13, Y14, Y9
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y13, Y15, Y11
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-	CMPQ         R15, $0x05
-	JLT          stairs_end_56
-	VMOVUPS      (R9), Y12
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y12, Y15, Y10
-	VMOVUPS      32(R9), Y13
-	VBROADCASTSS 20(R8), Y15
-	VFMADD231PS  Y13, Y15, Y11
-	ADDQ         R10, R8
-	ADDQ         R12, R9
-
-stairs_end_56:
-	LEAQ    (BX)(BX*2), R9
-	LEAQ    (DX)(R9*1), R8
-	ADDQ    R8, R9
-	VMOVUPS Y0, (DX)
-	VMOVUPS Y1, 32(DX)
-	VMOVUPS Y2, (DX)(BX*1)
-	VMOVUPS Y3, 32(DX)(BX*1)
-	VMOVUPS Y4, (DX)(BX*2)
-	VMOVUPS Y5, 32(DX)(BX*2)
-	VMOVUPS Y6, (R8)
-	VMOVUPS Y7, 32(R8)
-	VMOVUPS Y8, (R8)(BX*1)
-	VMOVUPS Y9, 32(R8)(BX*1)
-	VMOVUPS Y10, (R8)(BX*2)
-	VMOVUPS Y11, 32(R8)(BX*2)
-	ADDQ    $0x18, SI
-	LEAQ    (R9), DX
-	SUBQ    $0x06, R14
-	JMP     rows_39
-
-rows5_46:
-	LEAQ         (BX)(BX*2), R9
-	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
 	JZ           plain_57
@@ -6648,6 +6374,9 @@ rows5_46:
 	VBROADCASTSS 16(R15), Y12
 	VMULPS       (R8)(BX*1), Y12, Y8
 	VMULPS       32(R8)(BX*1), Y12, Y9
+	VBROADCASTSS 20(R15), Y12
+	VMULPS       (R8)(BX*2), Y12, Y10
+	VMULPS       32(R8)(BX*2), Y12, Y11
 	JMP          opened_58
 
 plain_57:
@@ -6661,8 +6390,313 @@ plain_57:
 	VMOVUPS 32(R8), Y7
 	VMOVUPS (R8)(BX*1), Y8
 	VMOVUPS 32(R8)(BX*1), Y9
+	VMOVUPS (R8)(BX*2), Y10
+	VMOVUPS 32(R8)(BX*2), Y11
 
 opened_58:
+	LEAQ       (R9), R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 (R8)(BX*1)
+	PREFETCHT0 (R8)(BX*2)
+	LEAQ       (R8)(BX*2), R8
+	ADDQ       BX, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 (R8)(BX*1)
+	PREFETCHT0 (R8)(BX*2)
+	MOVQ       SI, R8
+	MOVQ       DI, R9
+	MOVQ       keys+120(FP), CX
+	MOVQ       n+128(FP), R15
+	SUBQ       R14, R15
+	ADDQ       seen+144(FP), R15
+	CMPQ       CX, R15
+	JLE        few_66
+	MOVQ       R15, CX
+
+few_66:
+	TESTQ CX, CX
+	JLE   keys_end_62
+	TESTQ $0x00000003, CX
+	JZ    groups_63
+
+step_59:
+	VMOVUPS      (R9), Y12
+	VMOVUPS      32(R9), Y13
+	PREFETCHT0   64(R9)
+	VBROADCASTSS (R8), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS 4(R8), Y15
+	VFMADD231PS  Y12, Y15, Y2
+	VFMADD231PS  Y13, Y15, Y3
+	VBROADCASTSS 8(R8), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 12(R8), Y15
+	VFMADD231PS  Y12, Y15, Y6
+	VFMADD231PS  Y13, Y15, Y7
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VFMADD231PS  Y13, Y15, Y11
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	DECQ         CX
+	TESTQ        $0x00000003, CX
+	JNZ          step_59
+	TESTQ        CX, CX
+	JZ           keys_end_62
+
+groups_63:
+group_60:
+	VMOVUPS      (R9), Y12
+	VMOVUPS      32(R9), Y13
+	PREFETCHT0   64(R9)
+	VBROADCASTSS (R8), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS 4(R8), Y15
+	VFMADD231PS  Y12, Y15, Y2
+	VFMADD231PS  Y13, Y15, Y3
+	VBROADCASTSS 8(R8), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 12(R8), Y15
+	VFMADD231PS  Y12, Y15, Y6
+	VFMADD231PS  Y13, Y15, Y7
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VFMADD231PS  Y13, Y15, Y11
+	VMOVUPS      (R9)(R12*1), Y12
+	VMOVUPS      32(R9)(R12*1), Y13
+	PREFETCHT0   64(R9)(R12*1)
+	VBROADCASTSS (R8)(R10*1), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS 4(R8)(R10*1), Y15
+	VFMADD231PS  Y12, Y15, Y2
+	VFMADD231PS  Y13, Y15, Y3
+	VBROADCASTSS 8(R8)(R10*1), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 12(R8)(R10*1), Y15
+	VFMADD231PS  Y12, Y15, Y6
+	VFMADD231PS  Y13, Y15, Y7
+	VBROADCASTSS 16(R8)(R10*1), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8)(R10*1), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VFMADD231PS  Y13, Y15, Y11
+	VMOVUPS      (R9)(R12*2), Y12
+	VMOVUPS      32(R9)(R12*2), Y13
+	PREFETCHT0   64(R9)(R12*2)
+	VBROADCASTSS (R8)(R10*2), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS 4(R8)(R10*2), Y15
+	VFMADD231PS  Y12, Y15, Y2
+	VFMADD231PS  Y13, Y15, Y3
+	VBROADCASTSS 8(R8)(R10*2), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 12(R8)(R10*2), Y15
+	VFMADD231PS  Y12, Y15, Y6
+	VFMADD231PS  Y13, Y15, Y7
+	VBROADCASTSS 16(R8)(R10*2), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8)(R10*2), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VFMADD231PS  Y13, Y15, Y11
+	VMOVUPS      (R9)(R13*1), Y12
+	VMOVUPS      32(R9)(R13*1), Y13
+	PREFETCHT0   64(R9)(R13*1)
+	VBROADCASTSS (R8)(R11*1), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS 4(R8)(R11*1), Y15
+	VFMADD231PS  Y12, Y15, Y2
+	VFMADD231PS  Y13, Y15, Y3
+	VBROADCASTSS 8(R8)(R11*1), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 12(R8)(R11*1), Y15
+	VFMADD231PS  Y12, Y15, Y6
+	VFMADD231PS  Y13, Y15, Y7
+	VBROADCASTSS 16(R8)(R11*1), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8)(R11*1), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VFMADD231PS  Y13, Y15, Y11
+	LEAQ         (R8)(R10*4), R8
+	LEAQ         (R9)(R12*4), R9
+	SUBQ         $0x04, CX
+	JNZ          group_60
+
+keys_end_62:
+	MOVQ         n+128(FP), R15
+	SUBQ         R14, R15
+	ADDQ         seen+144(FP), R15
+	NEGQ         R15
+	ADDQ         keys+120(FP), R15
+	CMPQ         R15, $0x01
+	JLT          stairs_end_68
+	VMOVUPS      (R9), Y12
+	VBROADCASTSS 4(R8), Y15
+	VFMADD231PS  Y12, Y15, Y2
+	VBROADCASTSS 8(R8), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VBROADCASTSS 12(R8), Y15
+	VFMADD231PS  Y12, Y15, Y6
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VMOVUPS      32(R9), Y13
+	VBROADCASTSS 4(R8), Y15
+	VFMADD231PS  Y13, Y15, Y3
+	VBROADCASTSS 8(R8), Y14
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 12(R8), Y15
+	VFMADD231PS  Y13, Y15, Y7
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y13, Y15, Y11
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	CMPQ         R15, $0x02
+	JLT          stairs_end_68
+	VMOVUPS      (R9), Y12
+	VBROADCASTSS 8(R8), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VBROADCASTSS 12(R8), Y15
+	VFMADD231PS  Y12, Y15, Y6
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VMOVUPS      32(R9), Y13
+	VBROADCASTSS 8(R8), Y14
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS 12(R8), Y15
+	VFMADD231PS  Y13, Y15, Y7
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y13, Y15, Y11
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	CMPQ         R15, $0x03
+	JLT          stairs_end_68
+	VMOVUPS      (R9), Y12
+	VBROADCASTSS 12(R8), Y15
+	VFMADD231PS  Y12, Y15, Y6
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VMOVUPS      32(R9), Y13
+	VBROADCASTSS 12(R8), Y15
+	VFMADD231PS  Y13, Y15, Y7
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y13, Y15, Y11
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	CMPQ         R15, $0x04
+	JLT          stairs_end_68
+	VMOVUPS      (R9), Y12
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VMOVUPS      32(R9), Y13
+	VBROADCASTSS 16(R8), Y14
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y13, Y15, Y11
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+	CMPQ         R15, $0x05
+	JLT          stairs_end_68
+	VMOVUPS      (R9), Y12
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y12, Y15, Y10
+	VMOVUPS      32(R9), Y13
+	VBROADCASTSS 20(R8), Y15
+	VFMADD231PS  Y13, Y15, Y11
+	ADDQ         R10, R8
+	ADDQ         R12, R9
+
+stairs_end_68:
+	LEAQ    (BX)(BX*2), R9
+	LEAQ    (DX)(R9*1), R8
+	ADDQ    R8, R9
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VMOVUPS Y2, (DX)(BX*1)
+	VMOVUPS Y3, 32(DX)(BX*1)
+	VMOVUPS Y4, (DX)(BX*2)
+	VMOVUPS Y5, 32(DX)(BX*2)
+	VMOVUPS Y6, (R8)
+	VMOVUPS Y7, 32(R8)
+	VMOVUPS Y8, (R8)(BX*1)
+	VMOVUPS Y9, 32(R8)(BX*1)
+	VMOVUPS Y10, (R8)(BX*2)
+	VMOVUPS Y11, 32(R8)(BX*2)
+	ADDQ    $0x18, SI
+	LEAQ    (R9), DX
+	SUBQ    $0x06, R14
+	JMP     rows_48
+
+rows5_55:
+	LEAQ         (BX)(BX*2), R9
+	LEAQ         (DX)(R9*1), R8
+	MOVQ         alpha_base+96(FP), R15
+	TESTQ        R15, R15
+	JZ           plain_69
+	MOVQ         p_base+32(FP), AX
+	SUBQ         SI, AX
+	SUBQ         AX, R15
+	VBROADCASTSS (R15), Y12
+	VMULPS       (DX), Y12, Y0
+	VMULPS       32(DX), Y12, Y1
+	VBROADCASTSS 4(R15), Y12
+	VMULPS       (DX)(BX*1), Y12, Y2
+	VMULPS       32(DX)(BX*1), Y12, Y3
+	VBROADCASTSS 8(R15), Y12
+	VMULPS       (DX)(BX*2), Y12, Y4
+	VMULPS       32(DX)(BX*2), Y12, Y5
+	VBROADCASTSS 12(R15), Y12
+	VMULPS       (R8), Y12, Y6
+	VMULPS       32(R8), Y12, Y7
+	VBROADCASTSS 16(R15), Y12
+	VMULPS       (R8)(BX*1), Y12, Y8
+	VMULPS       32(R8)(BX*1), Y12, Y9
+	JMP          opened_70
+
+plain_69:
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+	VMOVUPS (DX)(BX*1), Y2
+	VMOVUPS 32(DX)(BX*1), Y3
+	VMOVUPS (DX)(BX*2), Y4
+	VMOVUPS 32(DX)(BX*2), Y5
+	VMOVUPS (R8), Y6
+	VMOVUPS 32(R8), Y7
+	VMOVUPS (R8)(BX*1), Y8
+	VMOVUPS 32(R8)(BX*1), Y9
+
+opened_70:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -6678,16 +6712,16 @@ opened_58:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_63
+	JLE        few_78
 	MOVQ       R15, CX
 
-few_63:
+few_78:
 	TESTQ CX, CX
-	JLE   keys_end_62
+	JLE   keys_end_74
 	TESTQ $0x00000003, CX
-	JZ    group_60
+	JZ    groups_75
 
-step_59:
+step_71:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -6710,11 +6744,12 @@ step_59:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_59
+	JNZ          step_71
 	TESTQ        CX, CX
-	JZ           keys_end_62
+	JZ           keys_end_74
 
-group_60:
+groups_75:
+group_72:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -6790,16 +6825,16 @@ group_60:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_60
+	JNZ          group_72
 
-keys_end_62:
+keys_end_74:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_65
+	JLT          stairs_end_80
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y2
@@ -6821,7 +6856,7 @@ keys_end_62:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_65
+	JLT          stairs_end_80
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y4
@@ -6839,7 +6874,7 @@ keys_end_62:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_65
+	JLT          stairs_end_80
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 12(R8), Y15
 	VFMADD231PS  Y12, Y15, Y6
@@ -6853,7 +6888,7 @@ keys_end_62:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_65
+	JLT          stairs_end_80
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 16(R8), Y14
 	VFMADD231PS  Y12, Y14, Y8
@@ -6863,7 +6898,7 @@ keys_end_62:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_65:
+stairs_end_80:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -6879,14 +6914,14 @@ stairs_end_65:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_39
+	JMP     rows_48
 
-rows4_45:
+rows4_54:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_66
+	JZ           plain_81
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -6902,9 +6937,9 @@ rows4_45:
 	VBROADCASTSS 12(R15), Y12
 	VMULPS       (R8), Y12, Y6
 	VMULPS       32(R8), Y12, Y7
-	JMP          opened_67
+	JMP          opened_82
 
-plain_66:
+plain_81:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -6914,7 +6949,7 @@ plain_66:
 	VMOVUPS (R8), Y6
 	VMOVUPS 32(R8), Y7
 
-opened_67:
+opened_82:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -6929,16 +6964,16 @@ opened_67:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_72
+	JLE        few_90
 	MOVQ       R15, CX
 
-few_72:
+few_90:
 	TESTQ CX, CX
-	JLE   keys_end_71
+	JLE   keys_end_86
 	TESTQ $0x00000003, CX
-	JZ    group_69
+	JZ    groups_87
 
-step_68:
+step_83:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -6958,11 +6993,12 @@ step_68:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_68
+	JNZ          step_83
 	TESTQ        CX, CX
-	JZ           keys_end_71
+	JZ           keys_end_86
 
-group_69:
+groups_87:
+group_84:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -7026,16 +7062,16 @@ group_69:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_69
+	JNZ          group_84
 
-keys_end_71:
+keys_end_86:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_74
+	JLT          stairs_end_92
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y2
@@ -7053,7 +7089,7 @@ keys_end_71:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_74
+	JLT          stairs_end_92
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y4
@@ -7067,7 +7103,7 @@ keys_end_71:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_74
+	JLT          stairs_end_92
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 12(R8), Y15
 	VFMADD231PS  Y12, Y15, Y6
@@ -7077,7 +7113,7 @@ keys_end_71:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_74:
+stairs_end_92:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -7091,14 +7127,14 @@ stairs_end_74:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_39
+	JMP     rows_48
 
-rows3_44:
+rows3_53:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_75
+	JZ           plain_93
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7111,9 +7147,9 @@ rows3_44:
 	VBROADCASTSS 8(R15), Y12
 	VMULPS       (DX)(BX*2), Y12, Y4
 	VMULPS       32(DX)(BX*2), Y12, Y5
-	JMP          opened_76
+	JMP          opened_94
 
-plain_75:
+plain_93:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
@@ -7121,7 +7157,7 @@ plain_75:
 	VMOVUPS (DX)(BX*2), Y4
 	VMOVUPS 32(DX)(BX*2), Y5
 
-opened_76:
+opened_94:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -7133,16 +7169,16 @@ opened_76:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_81
+	JLE        few_102
 	MOVQ       R15, CX
 
-few_81:
+few_102:
 	TESTQ CX, CX
-	JLE   keys_end_80
+	JLE   keys_end_98
 	TESTQ $0x00000003, CX
-	JZ    group_78
+	JZ    groups_99
 
-step_77:
+step_95:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -7159,11 +7195,12 @@ step_77:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_77
+	JNZ          step_95
 	TESTQ        CX, CX
-	JZ           keys_end_80
+	JZ           keys_end_98
 
-group_78:
+groups_99:
+group_96:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -7215,16 +7252,16 @@ group_78:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_78
+	JNZ          group_96
 
-keys_end_80:
+keys_end_98:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_83
+	JLT          stairs_end_104
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y2
@@ -7238,7 +7275,7 @@ keys_end_80:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_83
+	JLT          stairs_end_104
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y4
@@ -7248,7 +7285,7 @@ keys_end_80:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_83:
+stairs_end_104:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -7260,12 +7297,12 @@ stairs_end_83:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_39
+	JMP     rows_48
 
-rows2_43:
+rows2_52:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_84
+	JZ           plain_105
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7275,15 +7312,15 @@ rows2_43:
 	VBROADCASTSS 4(R15), Y12
 	VMULPS       (DX)(BX*1), Y12, Y2
 	VMULPS       32(DX)(BX*1), Y12, Y3
-	JMP          opened_85
+	JMP          opened_106
 
-plain_84:
+plain_105:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 	VMOVUPS (DX)(BX*1), Y2
 	VMOVUPS 32(DX)(BX*1), Y3
 
-opened_85:
+opened_106:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -7294,16 +7331,16 @@ opened_85:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_90
+	JLE        few_114
 	MOVQ       R15, CX
 
-few_90:
+few_114:
 	TESTQ CX, CX
-	JLE   keys_end_89
+	JLE   keys_end_110
 	TESTQ $0x00000003, CX
-	JZ    group_87
+	JZ    groups_111
 
-step_86:
+step_107:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -7317,11 +7354,12 @@ step_86:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_86
+	JNZ          step_107
 	TESTQ        CX, CX
-	JZ           keys_end_89
+	JZ           keys_end_110
 
-group_87:
+groups_111:
+group_108:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -7361,16 +7399,16 @@ group_87:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_87
+	JNZ          group_108
 
-keys_end_89:
+keys_end_110:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_92
+	JLT          stairs_end_116
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y2
@@ -7380,7 +7418,7 @@ keys_end_89:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_92:
+stairs_end_116:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	VMOVUPS Y2, (DX)(BX*1)
@@ -7388,25 +7426,25 @@ stairs_end_92:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_39
+	JMP     rows_48
 
-rows1_42:
+rows1_51:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_93
+	JZ           plain_117
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMULPS       (DX), Y12, Y0
 	VMULPS       32(DX), Y12, Y1
-	JMP          opened_94
+	JMP          opened_118
 
-plain_93:
+plain_117:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
 
-opened_94:
+opened_118:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -7416,16 +7454,16 @@ opened_94:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_99
+	JLE        few_126
 	MOVQ       R15, CX
 
-few_99:
+few_126:
 	TESTQ CX, CX
-	JLE   keys_end_98
+	JLE   keys_end_122
 	TESTQ $0x00000003, CX
-	JZ    group_96
+	JZ    groups_123
 
-step_95:
+step_119:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -7436,11 +7474,12 @@ step_95:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_95
+	JNZ          step_119
 	TESTQ        CX, CX
-	JZ           keys_end_98
+	JZ           keys_end_122
 
-group_96:
+groups_123:
+group_120:
 	VMOVUPS      (R9), Y12
 	VMOVUPS      32(R9), Y13
 	PREFETCHT0   64(R9)
@@ -7468,22 +7507,22 @@ group_96:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_96
+	JNZ          group_120
 
-keys_end_98:
+keys_end_122:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, 32(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_39
+	JMP     rows_48
 
-rows_end_40:
+rows_end_49:
 	ADDQ $0x00000040, DI
-	JMP  strip_37
+	JMP  strip_46
 
-end_38:
-strip_101:
+end_47:
+strip_128:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -7494,46 +7533,46 @@ strip_101:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000020
-	JLT  end_102
+	JLT  end_129
 
-rows_103:
+rows_130:
 	CMPQ R14, $0x0d
-	JGT  rows6_111
+	JGT  rows6_138
 	CMPQ R14, $0x0d
-	JEQ  rows5_110
+	JEQ  rows5_137
 	CMPQ R14, $0x0c
-	JEQ  rows6_111
+	JEQ  rows6_138
 	CMPQ R14, $0x0b
-	JEQ  rows6_111
+	JEQ  rows6_138
 	CMPQ R14, $0x0a
-	JEQ  rows5_110
+	JEQ  rows5_137
 	CMPQ R14, $0x09
-	JEQ  rows5_110
+	JEQ  rows5_137
 	CMPQ R14, $0x08
-	JEQ  rows4_109
+	JEQ  rows4_136
 	CMPQ R14, $0x07
-	JEQ  rows4_109
+	JEQ  rows4_136
 	CMPQ R14, $0x06
-	JEQ  rows6_111
+	JEQ  rows6_138
 	CMPQ R14, $0x05
-	JEQ  rows5_110
+	JEQ  rows5_137
 	CMPQ R14, $0x04
-	JEQ  rows4_109
+	JEQ  rows4_136
 	CMPQ R14, $0x03
-	JEQ  rows3_108
+	JEQ  rows3_135
 	CMPQ R14, $0x02
-	JEQ  rows2_107
+	JEQ  rows2_134
 	CMPQ R14, $0x01
-	JEQ  rows1_106
-	JMP  rows_end_104
+	JEQ  rows1_133
+	JMP  rows_end_131
 
-rows6_111:
+rows6_138:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_112
+	JZ           plain_139
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7549,9 +7588,9 @@ rows6_111:
 	VMULPS       (R8)(BX*1), Y12, Y4
 	VBROADCASTSS 20(R15), Y12
 	VMULPS       (R8)(BX*2), Y12, Y5
-	JMP          opened_113
+	JMP          opened_140
 
-plain_112:
+plain_139:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
@@ -7559,7 +7598,7 @@ plain_112:
 	VMOVUPS (R8)(BX*1), Y4
 	VMOVUPS (R8)(BX*2), Y5
 
-opened_113:
+opened_140:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -7576,16 +7615,16 @@ opened_113:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_118
+	JLE        few_148
 	MOVQ       R15, CX
 
-few_118:
+few_148:
 	TESTQ CX, CX
-	JLE   keys_end_117
+	JLE   keys_end_144
 	TESTQ $0x00000003, CX
-	JZ    group_115
+	JZ    groups_145
 
-step_114:
+step_141:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -7604,11 +7643,12 @@ step_114:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_114
+	JNZ          step_141
 	TESTQ        CX, CX
-	JZ           keys_end_117
+	JZ           keys_end_144
 
-group_115:
+groups_145:
+group_142:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -7668,16 +7708,16 @@ group_115:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_115
+	JNZ          group_142
 
-keys_end_117:
+keys_end_144:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_120
+	JLT          stairs_end_150
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
@@ -7692,7 +7732,7 @@ keys_end_117:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_120
+	JLT          stairs_end_150
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y2
@@ -7705,7 +7745,7 @@ keys_end_117:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_120
+	JLT          stairs_end_150
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 12(R8), Y15
 	VFMADD231PS  Y12, Y15, Y3
@@ -7716,7 +7756,7 @@ keys_end_117:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_120
+	JLT          stairs_end_150
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 16(R8), Y14
 	VFMADD231PS  Y12, Y14, Y4
@@ -7725,14 +7765,14 @@ keys_end_117:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x05
-	JLT          stairs_end_120
+	JLT          stairs_end_150
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 20(R8), Y15
 	VFMADD231PS  Y12, Y15, Y5
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_120:
+stairs_end_150:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -7745,14 +7785,14 @@ stairs_end_120:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_103
+	JMP     rows_130
 
-rows5_110:
+rows5_137:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_121
+	JZ           plain_151
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7766,16 +7806,16 @@ rows5_110:
 	VMULPS       (R8), Y12, Y3
 	VBROADCASTSS 16(R15), Y12
 	VMULPS       (R8)(BX*1), Y12, Y4
-	JMP          opened_122
+	JMP          opened_152
 
-plain_121:
+plain_151:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 	VMOVUPS (R8)(BX*1), Y4
 
-opened_122:
+opened_152:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -7791,16 +7831,16 @@ opened_122:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_127
+	JLE        few_160
 	MOVQ       R15, CX
 
-few_127:
+few_160:
 	TESTQ CX, CX
-	JLE   keys_end_126
+	JLE   keys_end_156
 	TESTQ $0x00000003, CX
-	JZ    group_124
+	JZ    groups_157
 
-step_123:
+step_153:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -7817,11 +7857,12 @@ step_123:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_123
+	JNZ          step_153
 	TESTQ        CX, CX
-	JZ           keys_end_126
+	JZ           keys_end_156
 
-group_124:
+groups_157:
+group_154:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -7873,16 +7914,16 @@ group_124:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_124
+	JNZ          group_154
 
-keys_end_126:
+keys_end_156:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_129
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
@@ -7895,7 +7936,7 @@ keys_end_126:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_129
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y2
@@ -7906,7 +7947,7 @@ keys_end_126:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_129
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 12(R8), Y15
 	VFMADD231PS  Y12, Y15, Y3
@@ -7915,14 +7956,14 @@ keys_end_126:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_129
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 16(R8), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_129:
+stairs_end_162:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -7933,14 +7974,14 @@ stairs_end_129:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_103
+	JMP     rows_130
 
-rows4_109:
+rows4_136:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_130
+	JZ           plain_163
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7952,15 +7993,15 @@ rows4_109:
 	VMULPS       (DX)(BX*2), Y12, Y2
 	VBROADCASTSS 12(R15), Y12
 	VMULPS       (R8), Y12, Y3
-	JMP          opened_131
+	JMP          opened_164
 
-plain_130:
+plain_163:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 	VMOVUPS (R8), Y3
 
-opened_131:
+opened_164:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -7975,16 +8016,16 @@ opened_131:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_136
+	JLE        few_172
 	MOVQ       R15, CX
 
-few_136:
+few_172:
 	TESTQ CX, CX
-	JLE   keys_end_135
+	JLE   keys_end_168
 	TESTQ $0x00000003, CX
-	JZ    group_133
+	JZ    groups_169
 
-step_132:
+step_165:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -7999,11 +8040,12 @@ step_132:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_132
+	JNZ          step_165
 	TESTQ        CX, CX
-	JZ           keys_end_135
+	JZ           keys_end_168
 
-group_133:
+groups_169:
+group_166:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -8047,16 +8089,16 @@ group_133:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_133
+	JNZ          group_166
 
-keys_end_135:
+keys_end_168:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_138
+	JLT          stairs_end_174
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
@@ -8067,7 +8109,7 @@ keys_end_135:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_138
+	JLT          stairs_end_174
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y2
@@ -8076,14 +8118,14 @@ keys_end_135:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_138
+	JLT          stairs_end_174
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 12(R8), Y15
 	VFMADD231PS  Y12, Y15, Y3
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_138:
+stairs_end_174:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -8093,14 +8135,14 @@ stairs_end_138:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_103
+	JMP     rows_130
 
-rows3_108:
+rows3_135:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_139
+	JZ           plain_175
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8110,14 +8152,14 @@ rows3_108:
 	VMULPS       (DX)(BX*1), Y12, Y1
 	VBROADCASTSS 8(R15), Y12
 	VMULPS       (DX)(BX*2), Y12, Y2
-	JMP          opened_140
+	JMP          opened_176
 
-plain_139:
+plain_175:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 	VMOVUPS (DX)(BX*2), Y2
 
-opened_140:
+opened_176:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -8129,16 +8171,16 @@ opened_140:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_145
+	JLE        few_184
 	MOVQ       R15, CX
 
-few_145:
+few_184:
 	TESTQ CX, CX
-	JLE   keys_end_144
+	JLE   keys_end_180
 	TESTQ $0x00000003, CX
-	JZ    group_142
+	JZ    groups_181
 
-step_141:
+step_177:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -8151,11 +8193,12 @@ step_141:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_141
+	JNZ          step_177
 	TESTQ        CX, CX
-	JZ           keys_end_144
+	JZ           keys_end_180
 
-group_142:
+groups_181:
+group_178:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -8191,16 +8234,16 @@ group_142:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_142
+	JNZ          group_178
 
-keys_end_144:
+keys_end_180:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_147
+	JLT          stairs_end_186
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
@@ -8209,14 +8252,14 @@ keys_end_144:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_147
+	JLT          stairs_end_186
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_147:
+stairs_end_186:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Y0, (DX)
@@ -8225,12 +8268,12 @@ stairs_end_147:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_103
+	JMP     rows_130
 
-rows2_107:
+rows2_134:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_148
+	JZ           plain_187
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8238,13 +8281,13 @@ rows2_107:
 	VMULPS       (DX), Y12, Y0
 	VBROADCASTSS 4(R15), Y12
 	VMULPS       (DX)(BX*1), Y12, Y1
-	JMP          opened_149
+	JMP          opened_188
 
-plain_148:
+plain_187:
 	VMOVUPS (DX), Y0
 	VMOVUPS (DX)(BX*1), Y1
 
-opened_149:
+opened_188:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -8255,16 +8298,16 @@ opened_149:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_154
+	JLE        few_196
 	MOVQ       R15, CX
 
-few_154:
+few_196:
 	TESTQ CX, CX
-	JLE   keys_end_153
+	JLE   keys_end_192
 	TESTQ $0x00000003, CX
-	JZ    group_151
+	JZ    groups_193
 
-step_150:
+step_189:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -8275,11 +8318,12 @@ step_150:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_150
+	JNZ          step_189
 	TESTQ        CX, CX
-	JZ           keys_end_153
+	JZ           keys_end_192
 
-group_151:
+groups_193:
+group_190:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -8307,45 +8351,45 @@ group_151:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_151
+	JNZ          group_190
 
-keys_end_153:
+keys_end_192:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_156
+	JLT          stairs_end_198
 	VMOVUPS      (R9), Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_156:
+stairs_end_198:
 	VMOVUPS Y0, (DX)
 	VMOVUPS Y1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_103
+	JMP     rows_130
 
-rows1_106:
+rows1_133:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_157
+	JZ           plain_199
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMULPS       (DX), Y12, Y0
-	JMP          opened_158
+	JMP          opened_200
 
-plain_157:
+plain_199:
 	VMOVUPS (DX), Y0
 
-opened_158:
+opened_200:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -8355,16 +8399,16 @@ opened_158:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_163
+	JLE        few_208
 	MOVQ       R15, CX
 
-few_163:
+few_208:
 	TESTQ CX, CX
-	JLE   keys_end_162
+	JLE   keys_end_204
 	TESTQ $0x00000003, CX
-	JZ    group_160
+	JZ    groups_205
 
-step_159:
+step_201:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -8373,11 +8417,12 @@ step_159:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_159
+	JNZ          step_201
 	TESTQ        CX, CX
-	JZ           keys_end_162
+	JZ           keys_end_204
 
-group_160:
+groups_205:
+group_202:
 	VMOVUPS      (R9), Y12
 	PREFETCHT0   32(R9)
 	VBROADCASTSS (R8), Y14
@@ -8397,20 +8442,20 @@ group_160:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_160
+	JNZ          group_202
 
-keys_end_162:
+keys_end_204:
 	VMOVUPS Y0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_103
+	JMP     rows_130
 
-rows_end_104:
+rows_end_131:
 	ADDQ $0x00000020, DI
-	JMP  strip_101
+	JMP  strip_128
 
-end_102:
+end_129:
 	MOVQ    v_base+64(FP), R15
 	MOVQ    o_base+0(FP), DX
 	ADDQ    DI, DX
@@ -8421,51 +8466,51 @@ end_102:
 	MOVQ    p_base+32(FP), SI
 	MOVQ    n+128(FP), R14
 	SHRQ    $0x02, AX
-	JZ      end_166
+	JZ      end_211
 	LEAQ    tailmask<>+0(SB), R15
 	SHLQ    $0x02, AX
 	SUBQ    AX, R15
 	SHRQ    $0x02, AX
 	VMOVUPS 32(R15), Y11
 
-rows_167:
+rows_212:
 	CMPQ R14, $0x0d
-	JGT  rows6_175
+	JGT  rows6_220
 	CMPQ R14, $0x0d
-	JEQ  rows5_174
+	JEQ  rows5_219
 	CMPQ R14, $0x0c
-	JEQ  rows6_175
+	JEQ  rows6_220
 	CMPQ R14, $0x0b
-	JEQ  rows6_175
+	JEQ  rows6_220
 	CMPQ R14, $0x0a
-	JEQ  rows5_174
+	JEQ  rows5_219
 	CMPQ R14, $0x09
-	JEQ  rows5_174
+	JEQ  rows5_219
 	CMPQ R14, $0x08
-	JEQ  rows4_173
+	JEQ  rows4_218
 	CMPQ R14, $0x07
-	JEQ  rows4_173
+	JEQ  rows4_218
 	CMPQ R14, $0x06
-	JEQ  rows6_175
+	JEQ  rows6_220
 	CMPQ R14, $0x05
-	JEQ  rows5_174
+	JEQ  rows5_219
 	CMPQ R14, $0x04
-	JEQ  rows4_173
+	JEQ  rows4_218
 	CMPQ R14, $0x03
-	JEQ  rows3_172
+	JEQ  rows3_217
 	CMPQ R14, $0x02
-	JEQ  rows2_171
+	JEQ  rows2_216
 	CMPQ R14, $0x01
-	JEQ  rows1_170
-	JMP  rows_end_168
+	JEQ  rows1_215
+	JMP  rows_end_213
 
-rows6_175:
+rows6_220:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_176
+	JZ           plain_221
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8487,9 +8532,9 @@ rows6_175:
 	VBROADCASTSS 20(R15), Y12
 	VMASKMOVPS   (R8)(BX*2), Y11, Y5
 	VMULPS       Y5, Y12, Y5
-	JMP          opened_177
+	JMP          opened_222
 
-plain_176:
+plain_221:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
@@ -8497,7 +8542,7 @@ plain_176:
 	VMASKMOVPS (R8)(BX*1), Y11, Y4
 	VMASKMOVPS (R8)(BX*2), Y11, Y5
 
-opened_177:
+opened_222:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -8505,14 +8550,14 @@ opened_177:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_182
+	JLE  few_230
 	MOVQ R15, CX
 
-few_182:
+few_230:
 	TESTQ CX, CX
-	JLE   keys_end_181
+	JLE   keys_end_226
 
-step_178:
+step_223:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -8529,16 +8574,16 @@ step_178:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_178
+	JNZ          step_223
 
-keys_end_181:
+keys_end_226:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_184
+	JLT          stairs_end_232
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
@@ -8553,7 +8598,7 @@ keys_end_181:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_184
+	JLT          stairs_end_232
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y2
@@ -8566,7 +8611,7 @@ keys_end_181:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_184
+	JLT          stairs_end_232
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 12(R8), Y15
 	VFMADD231PS  Y12, Y15, Y3
@@ -8577,7 +8622,7 @@ keys_end_181:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_184
+	JLT          stairs_end_232
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 16(R8), Y14
 	VFMADD231PS  Y12, Y14, Y4
@@ -8586,14 +8631,14 @@ keys_end_181:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x05
-	JLT          stairs_end_184
+	JLT          stairs_end_232
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 20(R8), Y15
 	VFMADD231PS  Y12, Y15, Y5
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_184:
+stairs_end_232:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	ADDQ       R8, R9
@@ -8606,14 +8651,14 @@ stairs_end_184:
 	ADDQ       $0x18, SI
 	LEAQ       (R9), DX
 	SUBQ       $0x06, R14
-	JMP        rows_167
+	JMP        rows_212
 
-rows5_174:
+rows5_219:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_185
+	JZ           plain_233
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8632,16 +8677,16 @@ rows5_174:
 	VBROADCASTSS 16(R15), Y12
 	VMASKMOVPS   (R8)(BX*1), Y11, Y4
 	VMULPS       Y4, Y12, Y4
-	JMP          opened_186
+	JMP          opened_234
 
-plain_185:
+plain_233:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 	VMASKMOVPS (R8), Y11, Y3
 	VMASKMOVPS (R8)(BX*1), Y11, Y4
 
-opened_186:
+opened_234:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -8649,14 +8694,14 @@ opened_186:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_191
+	JLE  few_242
 	MOVQ R15, CX
 
-few_191:
+few_242:
 	TESTQ CX, CX
-	JLE   keys_end_190
+	JLE   keys_end_238
 
-step_187:
+step_235:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -8671,16 +8716,16 @@ step_187:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_187
+	JNZ          step_235
 
-keys_end_190:
+keys_end_238:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_193
+	JLT          stairs_end_244
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
@@ -8693,7 +8738,7 @@ keys_end_190:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_193
+	JLT          stairs_end_244
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y2
@@ -8704,7 +8749,7 @@ keys_end_190:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_193
+	JLT          stairs_end_244
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 12(R8), Y15
 	VFMADD231PS  Y12, Y15, Y3
@@ -8713,14 +8758,14 @@ keys_end_190:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_193
+	JLT          stairs_end_244
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 16(R8), Y14
 	VFMADD231PS  Y12, Y14, Y4
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_193:
+stairs_end_244:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -8731,14 +8776,14 @@ stairs_end_193:
 	ADDQ       $0x14, SI
 	LEAQ       (R8)(BX*2), DX
 	SUBQ       $0x05, R14
-	JMP        rows_167
+	JMP        rows_212
 
-rows4_173:
+rows4_218:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_194
+	JZ           plain_245
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8754,15 +8799,15 @@ rows4_173:
 	VBROADCASTSS 12(R15), Y12
 	VMASKMOVPS   (R8), Y11, Y3
 	VMULPS       Y3, Y12, Y3
-	JMP          opened_195
+	JMP          opened_246
 
-plain_194:
+plain_245:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 	VMASKMOVPS (R8), Y11, Y3
 
-opened_195:
+opened_246:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -8770,14 +8815,14 @@ opened_195:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_200
+	JLE  few_254
 	MOVQ R15, CX
 
-few_200:
+few_254:
 	TESTQ CX, CX
-	JLE   keys_end_199
+	JLE   keys_end_250
 
-step_196:
+step_247:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -8790,16 +8835,16 @@ step_196:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_196
+	JNZ          step_247
 
-keys_end_199:
+keys_end_250:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_202
+	JLT          stairs_end_256
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
@@ -8810,7 +8855,7 @@ keys_end_199:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_202
+	JLT          stairs_end_256
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y2
@@ -8819,14 +8864,14 @@ keys_end_199:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_202
+	JLT          stairs_end_256
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 12(R8), Y15
 	VFMADD231PS  Y12, Y15, Y3
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_202:
+stairs_end_256:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -8836,14 +8881,14 @@ stairs_end_202:
 	ADDQ       $0x10, SI
 	LEAQ       (R8)(BX*1), DX
 	SUBQ       $0x04, R14
-	JMP        rows_167
+	JMP        rows_212
 
-rows3_172:
+rows3_217:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_203
+	JZ           plain_257
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8856,14 +8901,14 @@ rows3_172:
 	VBROADCASTSS 8(R15), Y12
 	VMASKMOVPS   (DX)(BX*2), Y11, Y2
 	VMULPS       Y2, Y12, Y2
-	JMP          opened_204
+	JMP          opened_258
 
-plain_203:
+plain_257:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 	VMASKMOVPS (DX)(BX*2), Y11, Y2
 
-opened_204:
+opened_258:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -8871,14 +8916,14 @@ opened_204:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_209
+	JLE  few_266
 	MOVQ R15, CX
 
-few_209:
+few_266:
 	TESTQ CX, CX
-	JLE   keys_end_208
+	JLE   keys_end_262
 
-step_205:
+step_259:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -8889,16 +8934,16 @@ step_205:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_205
+	JNZ          step_259
 
-keys_end_208:
+keys_end_262:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_211
+	JLT          stairs_end_268
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
@@ -8907,14 +8952,14 @@ keys_end_208:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_211
+	JLT          stairs_end_268
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 8(R8), Y14
 	VFMADD231PS  Y12, Y14, Y2
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_211:
+stairs_end_268:
 	LEAQ       (BX)(BX*2), R9
 	LEAQ       (DX)(R9*1), R8
 	VMASKMOVPS Y0, Y11, (DX)
@@ -8923,12 +8968,12 @@ stairs_end_211:
 	ADDQ       $0x0c, SI
 	LEAQ       (R8), DX
 	SUBQ       $0x03, R14
-	JMP        rows_167
+	JMP        rows_212
 
-rows2_171:
+rows2_216:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_212
+	JZ           plain_269
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8938,13 +8983,13 @@ rows2_171:
 	VBROADCASTSS 4(R15), Y12
 	VMASKMOVPS   (DX)(BX*1), Y11, Y1
 	VMULPS       Y1, Y12, Y1
-	JMP          opened_213
+	JMP          opened_270
 
-plain_212:
+plain_269:
 	VMASKMOVPS (DX), Y11, Y0
 	VMASKMOVPS (DX)(BX*1), Y11, Y1
 
-opened_213:
+opened_270:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -8952,14 +8997,14 @@ opened_213:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_218
+	JLE  few_278
 	MOVQ R15, CX
 
-few_218:
+few_278:
 	TESTQ CX, CX
-	JLE   keys_end_217
+	JLE   keys_end_274
 
-step_214:
+step_271:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
@@ -8968,46 +9013,46 @@ step_214:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_214
+	JNZ          step_271
 
-keys_end_217:
+keys_end_274:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
 	NEGQ         R15
 	ADDQ         keys+120(FP), R15
 	CMPQ         R15, $0x01
-	JLT          stairs_end_220
+	JLT          stairs_end_280
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS 4(R8), Y15
 	VFMADD231PS  Y12, Y15, Y1
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_220:
+stairs_end_280:
 	VMASKMOVPS Y0, Y11, (DX)
 	VMASKMOVPS Y1, Y11, (DX)(BX*1)
 	ADDQ       $0x08, SI
 	LEAQ       (DX)(BX*2), DX
 	SUBQ       $0x02, R14
-	JMP        rows_167
+	JMP        rows_212
 
-rows1_170:
+rows1_215:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_221
+	JZ           plain_281
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Y12
 	VMASKMOVPS   (DX), Y11, Y0
 	VMULPS       Y0, Y12, Y0
-	JMP          opened_222
+	JMP          opened_282
 
-plain_221:
+plain_281:
 	VMASKMOVPS (DX), Y11, Y0
 
-opened_222:
+opened_282:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -9015,31 +9060,31 @@ opened_222:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_227
+	JLE  few_290
 	MOVQ R15, CX
 
-few_227:
+few_290:
 	TESTQ CX, CX
-	JLE   keys_end_226
+	JLE   keys_end_286
 
-step_223:
+step_283:
 	VMASKMOVPS   (R9), Y11, Y12
 	VBROADCASTSS (R8), Y14
 	VFMADD231PS  Y12, Y14, Y0
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_223
+	JNZ          step_283
 
-keys_end_226:
+keys_end_286:
 	VMASKMOVPS Y0, Y11, (DX)
 	ADDQ       $0x04, SI
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x01, R14
-	JMP        rows_167
+	JMP        rows_212
 
-rows_end_168:
-end_166:
+rows_end_213:
+end_211:
 done_1:
 	VZEROUPPER
 	RET

@@ -492,10 +492,8 @@ TEXT ·FinishRows(SB), NOSPLIT, $0-208
 	MOVQ  O_base+32(FP), SI
 	MOVQ  ldO+56(FP), R8
 	SHLQ  $0x02, R8
-	MOVQ  out_base+0(FP), AX
-	MOVQ  ldout+24(FP), CX
-	SHLQ  $0x02, CX
-	ORQ   CX, AX
+	MOVQ  DI, AX
+	ORQ   R9, AX
 	TESTQ $0x0000003f, AX
 	JZ    whole_1
 	MOVQ  $0x00000000, bypass+200(FP)
@@ -923,6 +921,527 @@ DATA v7f800000<>+52(SB)/4, $0x7f800000
 DATA v7f800000<>+56(SB)/4, $0x7f800000
 DATA v7f800000<>+60(SB)/4, $0x7f800000
 GLOBL v7f800000<>(SB), RODATA|NOPTR, $64
+
+// func FinishRowsBF16(out []uint16, ldout int, O []float32, ldO int, M []float32, L []float32, sink []float32, lse []float32, maxlogit []float32, n int, cols int, bypass int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, FMA3, MMX+
+TEXT ·FinishRowsBF16(SB), NOSPLIT, $0-208
+	MOVQ  out_base+0(FP), DI
+	MOVQ  ldout+24(FP), R9
+	SHLQ  $0x02, R9
+	SARQ  $0x01, R9
+	MOVQ  O_base+32(FP), SI
+	MOVQ  ldO+56(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  DI, AX
+	ORQ   R9, AX
+	TESTQ $0x0000003f, AX
+	JZ    whole_1
+	MOVQ  $0x00000000, bypass+200(FP)
+
+whole_1:
+	MOVQ n+184(FP), R10
+	XORL R11, R11
+
+fours_2:
+	TESTQ R10, R10
+	JZ    done_6
+	MOVQ  R10, R12
+	CMPQ  R12, $0x04
+	JLE   few_3
+	MOVL  $0x00000004, R12
+
+few_3:
+	SUBQ        R12, R10
+	LEAQ        tailmask<>+0(SB), CX
+	SHLQ        $0x02, R12
+	SUBQ        R12, CX
+	SHRQ        $0x02, R12
+	VMOVUPS     32(CX), X12
+	MOVQ        M_base+64(FP), CX
+	VMASKMOVPS  (CX)(R11*1), X12, X8
+	MOVQ        L_base+88(FP), CX
+	VMASKMOVPS  (CX)(R11*1), X12, X10
+	VCMPPS      $0x00, vff800000<>+0(SB), X8, X9
+	VMOVMSKPS   X9, R13
+	VMOVAPS     X10, X13
+	MOVQ        sink_base+112(FP), CX
+	TESTQ       CX, CX
+	JZ          none_7
+	MOVQ        sink_base+112(FP), CX
+	VMASKMOVPS  (CX)(R11*1), X12, X0
+	VSUBPS      X8, X0, X0
+	VMOVUPS     vc2d00000<>+0(SB), X1
+	VMAXPS      X0, X1, X0
+	VMOVUPS     v42b20000<>+0(SB), X1
+	VMINPS      X0, X1, X0
+	VMOVUPS     v4b4000fe<>+0(SB), X1
+	VFMADD231PS v3fb8aa3b<>+0(SB), X0, X1
+	VSUBPS      v4b4000fe<>+0(SB), X1, X2
+	VFMADD231PS vbf317218<>+0(SB), X2, X0
+	VMOVUPS     X0, X3
+	VFMADD231PS v3102e308<>+0(SB), X2, X3
+	VMOVUPS     v3ab51e84<>+0(SB), X4
+	VFMADD213PS v3c091c2b<>+0(SB), X3, X4
+	VFMADD213PS v3d2aac5f<>+0(SB), X3, X4
+	VFMADD213PS v3e2aaa4a<>+0(SB), X3, X4
+	VFMADD213PS v3efffffe<>+0(SB), X3, X4
+	VMULPS      X3, X3, X3
+	VMULPS      X3, X4, X4
+	VFMADD231PS v3102e308<>+0(SB), X2, X4
+	VADDPS      X4, X0, X4
+	VADDPS      v3f800000<>+0(SB), X4, X4
+	VSCALEFPS   X2, X4, X4
+	VADDPS      X4, X13, X13
+
+none_7:
+	MOVQ       lse_base+136(FP), CX
+	TESTQ      CX, CX
+	JZ         none_8
+	VCVTPS2PD  X10, Y0
+	VPSRLQ     $0x34, Y0, Y1
+	VPOR       d4330000000000000<>+0(SB), Y1, Y1
+	VSUBPD     d43300000000003ff<>+0(SB), Y1, Y1
+	VPAND      d000fffffffffffff<>+0(SB), Y0, Y0
+	VPOR       d3ff0000000000000<>+0(SB), Y0, Y0
+	VCMPPD     $0x0d, d3ff6a09e667f3bcd<>+0(SB), Y0, Y2
+	VPAND      d3ff0000000000000<>+0(SB), Y2, Y5
+	VADDPD     Y5, Y1, Y1
+	VMULPD     d3fe0000000000000<>+0(SB), Y0, Y5
+	VBLENDVPD  Y2, Y5, Y0, Y0
+	VSUBPD     d3ff0000000000000<>+0(SB), Y0, Y2
+	VADDPD     d3ff0000000000000<>+0(SB), Y0, Y5
+	VDIVPD     Y5, Y2, Y2
+	VMULPD     Y2, Y2, Y3
+	VMOVUPD    d3fa642c8590b2164<>+0(SB), Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fa8618618618618<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3faaf286bca1af28<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fae1e1e1e1e1e1e<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fb1111111111111<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fb3b13b13b13b14<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fb745d1745d1746<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fbc71c71c71c71c<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fc2492492492492<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fc999999999999a<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     d3fd5555555555555<>+0(SB), Y4, Y4
+	VMULPD     Y3, Y4, Y4
+	VADDPD     Y2, Y2, Y2
+	VMULPD     Y2, Y4, Y4
+	VMULPD     d3dea39ef35793c76<>+0(SB), Y1, Y5
+	VADDPD     Y5, Y4, Y4
+	VADDPD     Y4, Y2, Y2
+	VMULPD     d3fe62e42fee00000<>+0(SB), Y1, Y1
+	VADDPD     Y2, Y1, Y1
+	VCVTPD2PSY Y1, X6
+	VPXOR      X1, X1, X1
+	VCMPPS     $0x00, v7f800000<>+0(SB), X10, X0
+	VBLENDVPS  X0, X10, X6, X6
+	VCMPPS     $0x09, X1, X10, X0
+	VPOR       X0, X6, X6
+	VCMPPS     $0x00, X1, X10, X0
+	VBLENDVPS  X0, vff800000<>+0(SB), X6, X6
+	VADDPS     X6, X8, X6
+	VBLENDVPS  X9, v7f800000<>+0(SB), X6, X6
+	MOVQ       lse_base+136(FP), CX
+	VMASKMOVPS X6, X12, (CX)(R11*1)
+
+none_8:
+	MOVQ       maxlogit_base+160(FP), CX
+	TESTQ      CX, CX
+	JZ         none_9
+	VPXOR      X1, X1, X1
+	VADDPS     X1, X8, X1
+	VCMPPS     $0x03, X10, X10, X0
+	VPANDN     X0, X9, X0
+	VPOR       X0, X1, X1
+	MOVQ       maxlogit_base+160(FP), CX
+	VMASKMOVPS X1, X12, (CX)(R11*1)
+
+none_9:
+	ADDQ $0x10, R11
+
+row_4:
+	TESTL        $0x00000001, R13
+	JNZ          empty_10
+	VBROADCASTSS X13, Z10
+	CMPQ         bypass+200(FP), $0x00
+	JEQ          cached_11
+	XORL         AX, AX
+	MOVQ         cols+192(FP), BX
+	SUBQ         $0x00000040, BX
+	JLT          short_13
+
+columns_12:
+	VMOVUPS      (SI)(AX*2), Z0
+	VMOVUPS      64(SI)(AX*2), Z2
+	VMOVUPS      128(SI)(AX*2), Z4
+	VMOVUPS      192(SI)(AX*2), Z6
+	VDIVPS       Z10, Z0, Z0
+	VCMPPS       $0x03, Z0, Z0, K2
+	VPSRLD       $0x10, Z0, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z0, Z0
+	VPADDD       Z9, Z0, Z0
+	VPSRLD       $0x10, Z0, Z0
+	VMOVDQA32    Z8, K2, Z0
+	VDIVPS       Z10, Z2, Z2
+	VCMPPS       $0x03, Z2, Z2, K2
+	VPSRLD       $0x10, Z2, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z2, Z2
+	VPADDD       Z9, Z2, Z2
+	VPSRLD       $0x10, Z2, Z2
+	VMOVDQA32    Z8, K2, Z2
+	VDIVPS       Z10, Z4, Z4
+	VCMPPS       $0x03, Z4, Z4, K2
+	VPSRLD       $0x10, Z4, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z4, Z4
+	VPADDD       Z9, Z4, Z4
+	VPSRLD       $0x10, Z4, Z4
+	VMOVDQA32    Z8, K2, Z4
+	VDIVPS       Z10, Z6, Z6
+	VCMPPS       $0x03, Z6, Z6, K2
+	VPSRLD       $0x10, Z6, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z6, Z6
+	VPADDD       Z9, Z6, Z6
+	VPSRLD       $0x10, Z6, Z6
+	VMOVDQA32    Z8, K2, Z6
+	VPMOVDW      Z0, Y0
+	VPMOVDW      Z2, Y2
+	VINSERTI64X4 $0x01, Y2, Z0, Z0
+	VMOVNTPS     Z0, (DI)(AX*1)
+	VPMOVDW      Z4, Y4
+	VPMOVDW      Z6, Y6
+	VINSERTI64X4 $0x01, Y6, Z4, Z4
+	VMOVNTPS     Z4, 64(DI)(AX*1)
+	ADDQ         $0x00000080, AX
+	SUBQ         $0x00000040, BX
+	JGE          columns_12
+
+short_13:
+	ADDQ $0x00000040, BX
+	SUBQ $0x00000010, BX
+	JLT  short_15
+
+columns_14:
+	VMOVUPS   (SI)(AX*2), Z0
+	VDIVPS    Z10, Z0, Z0
+	VCMPPS    $0x03, Z0, Z0, K2
+	VPSRLD    $0x10, Z0, Z8
+	VPANDD    v00000001<>+0(SB), Z8, Z9
+	VPORD     v00000040<>+0(SB), Z8, Z8
+	VPADDD    v00007fff<>+0(SB), Z0, Z0
+	VPADDD    Z9, Z0, Z0
+	VPSRLD    $0x10, Z0, Z0
+	VMOVDQA32 Z8, K2, Z0
+	VPMOVDW   Z0, Y0
+	VMOVNTPS  Y0, (DI)(AX*1)
+	ADDQ      $0x00000020, AX
+	SUBQ      $0x00000010, BX
+	JGE       columns_14
+
+short_15:
+	ADDQ      $0x00000010, BX
+	JZ        end_16
+	MOVQ      BX, CX
+	MOVL      $0x00000001, DX
+	SHLL      CL, DX
+	DECL      DX
+	KMOVW     DX, K1
+	VMOVUPS.Z (SI)(AX*2), K1, Z0
+	VDIVPS    Z10, Z0, Z0
+	VCMPPS    $0x03, Z0, Z0, K2
+	VPSRLD    $0x10, Z0, Z8
+	VPANDD    v00000001<>+0(SB), Z8, Z9
+	VPORD     v00000040<>+0(SB), Z8, Z8
+	VPADDD    v00007fff<>+0(SB), Z0, Z0
+	VPADDD    Z9, Z0, Z0
+	VPSRLD    $0x10, Z0, Z0
+	VMOVDQA32 Z8, K2, Z0
+	VPMOVDW   Z0, K1, (DI)(AX*1)
+
+end_16:
+	JMP next_5
+
+cached_11:
+	XORL AX, AX
+	MOVQ cols+192(FP), BX
+	SUBQ $0x00000040, BX
+	JLT  short_18
+
+columns_17:
+	VMOVUPS      (SI)(AX*2), Z0
+	VMOVUPS      64(SI)(AX*2), Z2
+	VMOVUPS      128(SI)(AX*2), Z4
+	VMOVUPS      192(SI)(AX*2), Z6
+	VDIVPS       Z10, Z0, Z0
+	VCMPPS       $0x03, Z0, Z0, K2
+	VPSRLD       $0x10, Z0, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z0, Z0
+	VPADDD       Z9, Z0, Z0
+	VPSRLD       $0x10, Z0, Z0
+	VMOVDQA32    Z8, K2, Z0
+	VDIVPS       Z10, Z2, Z2
+	VCMPPS       $0x03, Z2, Z2, K2
+	VPSRLD       $0x10, Z2, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z2, Z2
+	VPADDD       Z9, Z2, Z2
+	VPSRLD       $0x10, Z2, Z2
+	VMOVDQA32    Z8, K2, Z2
+	VDIVPS       Z10, Z4, Z4
+	VCMPPS       $0x03, Z4, Z4, K2
+	VPSRLD       $0x10, Z4, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z4, Z4
+	VPADDD       Z9, Z4, Z4
+	VPSRLD       $0x10, Z4, Z4
+	VMOVDQA32    Z8, K2, Z4
+	VDIVPS       Z10, Z6, Z6
+	VCMPPS       $0x03, Z6, Z6, K2
+	VPSRLD       $0x10, Z6, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z6, Z6
+	VPADDD       Z9, Z6, Z6
+	VPSRLD       $0x10, Z6, Z6
+	VMOVDQA32    Z8, K2, Z6
+	VPMOVDW      Z0, Y0
+	VPMOVDW      Z2, Y2
+	VINSERTI64X4 $0x01, Y2, Z0, Z0
+	VMOVUPS      Z0, (DI)(AX*1)
+	VPMOVDW      Z4, Y4
+	VPMOVDW      Z6, Y6
+	VINSERTI64X4 $0x01, Y6, Z4, Z4
+	VMOVUPS      Z4, 64(DI)(AX*1)
+	ADDQ         $0x00000080, AX
+	SUBQ         $0x00000040, BX
+	JGE          columns_17
+
+short_18:
+	ADDQ $0x00000040, BX
+	SUBQ $0x00000010, BX
+	JLT  short_20
+
+columns_19:
+	VMOVUPS   (SI)(AX*2), Z0
+	VDIVPS    Z10, Z0, Z0
+	VCMPPS    $0x03, Z0, Z0, K2
+	VPSRLD    $0x10, Z0, Z8
+	VPANDD    v00000001<>+0(SB), Z8, Z9
+	VPORD     v00000040<>+0(SB), Z8, Z8
+	VPADDD    v00007fff<>+0(SB), Z0, Z0
+	VPADDD    Z9, Z0, Z0
+	VPSRLD    $0x10, Z0, Z0
+	VMOVDQA32 Z8, K2, Z0
+	VPMOVDW   Z0, Y0
+	VMOVUPS   Y0, (DI)(AX*1)
+	ADDQ      $0x00000020, AX
+	SUBQ      $0x00000010, BX
+	JGE       columns_19
+
+short_20:
+	ADDQ      $0x00000010, BX
+	JZ        end_21
+	MOVQ      BX, CX
+	MOVL      $0x00000001, DX
+	SHLL      CL, DX
+	DECL      DX
+	KMOVW     DX, K1
+	VMOVUPS.Z (SI)(AX*2), K1, Z0
+	VDIVPS    Z10, Z0, Z0
+	VCMPPS    $0x03, Z0, Z0, K2
+	VPSRLD    $0x10, Z0, Z8
+	VPANDD    v00000001<>+0(SB), Z8, Z9
+	VPORD     v00000040<>+0(SB), Z8, Z8
+	VPADDD    v00007fff<>+0(SB), Z0, Z0
+	VPADDD    Z9, Z0, Z0
+	VPSRLD    $0x10, Z0, Z0
+	VMOVDQA32 Z8, K2, Z0
+	VPMOVDW   Z0, K1, (DI)(AX*1)
+
+end_21:
+	JMP next_5
+
+empty_10:
+	VPXORD Z10, Z10, Z10
+	XORL   AX, AX
+	MOVQ   cols+192(FP), BX
+	SUBQ   $0x00000040, BX
+	JLT    short_23
+
+columns_22:
+	VCMPPS       $0x03, Z10, Z10, K2
+	VPSRLD       $0x10, Z10, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z10, Z10
+	VPADDD       Z9, Z10, Z10
+	VPSRLD       $0x10, Z10, Z10
+	VMOVDQA32    Z8, K2, Z10
+	VCMPPS       $0x03, Z10, Z10, K2
+	VPSRLD       $0x10, Z10, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z10, Z10
+	VPADDD       Z9, Z10, Z10
+	VPSRLD       $0x10, Z10, Z10
+	VMOVDQA32    Z8, K2, Z10
+	VCMPPS       $0x03, Z10, Z10, K2
+	VPSRLD       $0x10, Z10, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z10, Z10
+	VPADDD       Z9, Z10, Z10
+	VPSRLD       $0x10, Z10, Z10
+	VMOVDQA32    Z8, K2, Z10
+	VCMPPS       $0x03, Z10, Z10, K2
+	VPSRLD       $0x10, Z10, Z8
+	VPANDD       v00000001<>+0(SB), Z8, Z9
+	VPORD        v00000040<>+0(SB), Z8, Z8
+	VPADDD       v00007fff<>+0(SB), Z10, Z10
+	VPADDD       Z9, Z10, Z10
+	VPSRLD       $0x10, Z10, Z10
+	VMOVDQA32    Z8, K2, Z10
+	VPMOVDW      Z10, Y10
+	VPMOVDW      Z10, Y10
+	VINSERTI64X4 $0x01, Y10, Z10, Z10
+	VMOVUPS      Z10, (DI)(AX*1)
+	VPMOVDW      Z10, Y10
+	VPMOVDW      Z10, Y10
+	VINSERTI64X4 $0x01, Y10, Z10, Z10
+	VMOVUPS      Z10, 64(DI)(AX*1)
+	ADDQ         $0x00000080, AX
+	SUBQ         $0x00000040, BX
+	JGE          columns_22
+
+short_23:
+	ADDQ $0x00000040, BX
+	SUBQ $0x00000010, BX
+	JLT  short_25
+
+columns_24:
+	VCMPPS    $0x03, Z10, Z10, K2
+	VPSRLD    $0x10, Z10, Z8
+	VPANDD    v00000001<>+0(SB), Z8, Z9
+	VPORD     v00000040<>+0(SB), Z8, Z8
+	VPADDD    v00007fff<>+0(SB), Z10, Z10
+	VPADDD    Z9, Z10, Z10
+	VPSRLD    $0x10, Z10, Z10
+	VMOVDQA32 Z8, K2, Z10
+	VPMOVDW   Z10, Y10
+	VMOVUPS   Y10, (DI)(AX*1)
+	ADDQ      $0x00000020, AX
+	SUBQ      $0x00000010, BX
+	JGE       columns_24
+
+short_25:
+	ADDQ      $0x00000010, BX
+	JZ        end_26
+	MOVQ      BX, CX
+	MOVL      $0x00000001, DX
+	SHLL      CL, DX
+	DECL      DX
+	KMOVW     DX, K1
+	VCMPPS    $0x03, Z10, Z10, K2
+	VPSRLD    $0x10, Z10, Z8
+	VPANDD    v00000001<>+0(SB), Z8, Z9
+	VPORD     v00000040<>+0(SB), Z8, Z8
+	VPADDD    v00007fff<>+0(SB), Z10, Z10
+	VPADDD    Z9, Z10, Z10
+	VPSRLD    $0x10, Z10, Z10
+	VMOVDQA32 Z8, K2, Z10
+	VPMOVDW   Z10, K1, (DI)(AX*1)
+
+end_26:
+next_5:
+	ADDQ      R9, DI
+	ADDQ      R8, SI
+	VPERMILPS $0x39, X13, X13
+	VPERMILPS $0x39, X14, X14
+	SHRL      $0x01, R13
+	SHRL      $0x01, R15
+	DECQ      R12
+	JNZ       row_4
+	JMP       fours_2
+
+done_6:
+	SFENCE
+	VZEROUPPER
+	RET
+
+DATA v00000001<>+0(SB)/4, $0x00000001
+DATA v00000001<>+4(SB)/4, $0x00000001
+DATA v00000001<>+8(SB)/4, $0x00000001
+DATA v00000001<>+12(SB)/4, $0x00000001
+DATA v00000001<>+16(SB)/4, $0x00000001
+DATA v00000001<>+20(SB)/4, $0x00000001
+DATA v00000001<>+24(SB)/4, $0x00000001
+DATA v00000001<>+28(SB)/4, $0x00000001
+DATA v00000001<>+32(SB)/4, $0x00000001
+DATA v00000001<>+36(SB)/4, $0x00000001
+DATA v00000001<>+40(SB)/4, $0x00000001
+DATA v00000001<>+44(SB)/4, $0x00000001
+DATA v00000001<>+48(SB)/4, $0x00000001
+DATA v00000001<>+52(SB)/4, $0x00000001
+DATA v00000001<>+56(SB)/4, $0x00000001
+DATA v00000001<>+60(SB)/4, $0x00000001
+GLOBL v00000001<>(SB), RODATA|NOPTR, $64
+
+DATA v00000040<>+0(SB)/4, $0x00000040
+DATA v00000040<>+4(SB)/4, $0x00000040
+DATA v00000040<>+8(SB)/4, $0x00000040
+DATA v00000040<>+12(SB)/4, $0x00000040
+DATA v00000040<>+16(SB)/4, $0x00000040
+DATA v00000040<>+20(SB)/4, $0x00000040
+DATA v00000040<>+24(SB)/4, $0x00000040
+DATA v00000040<>+28(SB)/4, $0x00000040
+DATA v00000040<>+32(SB)/4, $0x00000040
+DATA v00000040<>+36(SB)/4, $0x00000040
+DATA v00000040<>+40(SB)/4, $0x00000040
+DATA v00000040<>+44(SB)/4, $0x00000040
+DATA v00000040<>+48(SB)/4, $0x00000040
+DATA v00000040<>+52(SB)/4, $0x00000040
+DATA v00000040<>+56(SB)/4, $0x00000040
+DATA v00000040<>+60(SB)/4, $0x00000040
+GLOBL v00000040<>(SB), RODATA|NOPTR, $64
+
+DATA v00007fff<>+0(SB)/4, $0x00007fff
+DATA v00007fff<>+4(SB)/4, $0x00007fff
+DATA v00007fff<>+8(SB)/4, $0x00007fff
+DATA v00007fff<>+12(SB)/4, $0x00007fff
+DATA v00007fff<>+16(SB)/4, $0x00007fff
+DATA v00007fff<>+20(SB)/4, $0x00007fff
+DATA v00007fff<>+24(SB)/4, $0x00007fff
+DATA v00007fff<>+28(SB)/4, $0x00007fff
+DATA v00007fff<>+32(SB)/4, $0x00007fff
+DATA v00007fff<>+36(SB)/4, $0x00007fff
+DATA v00007fff<>+40(SB)/4, $0x00007fff
+DATA v00007fff<>+44(SB)/4, $0x00007fff
+DATA v00007fff<>+48(SB)/4, $0x00007fff
+DATA v00007fff<>+52(SB)/4, $0x00007fff
+DATA v00007fff<>+56(SB)/4, $0x00007fff
+DATA v00007fff<>+60(SB)/4, $0x00007fff
+GLOBL v00007fff<>(SB), RODATA|NOPTR, $64
 
 // func MergeRows(out []float32, lse []float32, parts []float32, partsLSE []float32, p int, n int, d int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL, FMA3

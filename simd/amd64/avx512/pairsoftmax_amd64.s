@@ -370,9 +370,12 @@ lone_14:
 walked_15:
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     (CX)(R10*1), Z0
+	VCMPPS      $0x00, Z30, Z0, K2
+	VMOVUPS.Z   v80000000<>+0(SB), K2, Z1
 	VSUBPS      Z16, Z0, Z0
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     Z16, (CX)(R10*1)
+	VMOVUPS     Z1, Z16
 	VMAXPS      Z0, Z19, Z0
 	VMOVUPS     Z21, Z1
 	VFMADD231PS Z22, Z0, Z1
@@ -395,6 +398,7 @@ walked_15:
 	VMOVUPS     (CX)(R10*1), Z2
 	VMOVUPS     Z2, Z0
 	VFMADD213PS Z17, Z3, Z0
+	VPORD       Z16, Z3, Z3
 	MOVQ        alpha_base+184(FP), CX
 	VMOVUPS     Z3, (CX)(R10*1)
 	MOVQ        l_base+160(FP), CX
@@ -667,9 +671,12 @@ lone_18:
 walked_19:
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     (CX)(R10*1), Z0
+	VCMPPS      $0x00, Z30, Z0, K2
+	VMOVUPS.Z   v80000000<>+0(SB), K2, Z1
 	VSUBPS      Z16, Z0, Z0
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     Z16, (CX)(R10*1)
+	VMOVUPS     Z1, Z16
 	VMAXPS      Z0, Z19, Z0
 	VMOVUPS     Z21, Z1
 	VFMADD231PS Z22, Z0, Z1
@@ -692,6 +699,7 @@ walked_19:
 	VMOVUPS     (CX)(R10*1), Z2
 	VMOVUPS     Z2, Z0
 	VFMADD213PS Z17, Z3, Z0
+	VPORD       Z16, Z3, Z3
 	MOVQ        alpha_base+184(FP), CX
 	VMOVUPS     Z3, (CX)(R10*1)
 	MOVQ        l_base+160(FP), CX
@@ -1027,9 +1035,12 @@ lone_26:
 walked_27:
 	MOVQ         m_base+136(FP), CX
 	VMOVUPS      (CX)(R10*1), Z0
+	VCMPPS       $0x00, Z30, Z0, K2
+	VMOVUPS.Z    v80000000<>+0(SB), K2, Z1
 	VSUBPS       Z16, Z0, Z0
 	MOVQ         m_base+136(FP), CX
 	VMOVUPS      Z16, (CX)(R10*1)
+	VMOVUPS      Z1, Z16
 	VMAXPS       Z0, Z19, Z0
 	VMOVUPS      Z21, Z1
 	VFMADD231PS  Z22, Z0, Z1
@@ -1052,6 +1063,7 @@ walked_27:
 	VMOVUPS      (CX)(R10*1), Z2
 	VMOVUPS      Z2, Z0
 	VFMADD213PS  Z17, Z3, Z0
+	VPORD        Z16, Z3, Z3
 	VBROADCASTSS cbf800000<>+0(SB), Z1
 	VBLENDMPS    Z3, Z1, K7, Z3
 	VBLENDMPS    Z0, Z2, K7, Z0
@@ -1401,9 +1413,12 @@ lone_34:
 walked_35:
 	MOVQ         m_base+136(FP), CX
 	VMOVUPS.Z    (CX)(R10*1), K1, Z0
+	VCMPPS       $0x00, Z30, Z0, K2
+	VMOVUPS.Z    v80000000<>+0(SB), K2, Z1
 	VSUBPS       Z16, Z0, Z0
 	MOVQ         m_base+136(FP), CX
 	VMOVUPS      Z16, K1, (CX)(R10*1)
+	VMOVUPS      Z1, Z16
 	VMAXPS       Z0, Z19, Z0
 	VMOVUPS      Z21, Z1
 	VFMADD231PS  Z22, Z0, Z1
@@ -1426,6 +1441,7 @@ walked_35:
 	VMOVUPS.Z    (CX)(R10*1), K1, Z2
 	VMOVUPS      Z2, Z0
 	VFMADD213PS  Z17, Z3, Z0
+	VPORD        Z16, Z3, Z3
 	VBROADCASTSS cbf800000<>+0(SB), Z1
 	VBLENDMPS    Z3, Z1, K7, Z3
 	VBLENDMPS    Z0, Z2, K7, Z0

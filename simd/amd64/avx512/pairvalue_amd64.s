@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs int, n int, cols int)
+// func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs int, n int, cols int, next []byte)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·ValueTilePairs(SB), NOSPLIT, $0-144
+TEXT ·ValueTilePairs(SB), NOSPLIT, $0-168
 	MOVQ  v_base+64(FP), DI
 	MOVQ  ldp+56(FP), R10
 	ADDQ  R10, R10
@@ -40,8 +40,41 @@ strip_3:
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_7
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VMULPS       128(DX), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       192(DX), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_6
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_6
+
+some_rows_7:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_7
+	JEQ          leave_8
+	CMPL         (R15), $0x80000000
+	JEQ          anew_9
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -59,15 +92,22 @@ strip_3:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_8
+	JMP          scaled_10
 
-leave_7:
+anew_9:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_10
+
+leave_8:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
 	VMOVUPS 192(DX), Z3
 
-scaled_8:
+scaled_10:
 	JMP opened_6
 
 plain_5:
@@ -82,15 +122,30 @@ opened_6:
 	PREFETCHT0 64(R8)
 	PREFETCHT0 128(R8)
 	PREFETCHT0 192(R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_12
-	TESTQ      $0x00000003, CX
-	JZ         group_10
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_11
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_9:
+asked_11:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_15
+	TESTQ $0x00000003, CX
+	JZ    groups_16
+
+step_12:
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -118,11 +173,12 @@ step_9:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_9
+	JNZ          step_12
 	TESTQ        CX, CX
-	JZ           keys_end_12
+	JZ           keys_end_15
 
-group_10:
+groups_16:
+group_13:
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -218,9 +274,9 @@ group_10:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_10
+	JNZ          group_13
 
-keys_end_12:
+keys_end_15:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -231,9 +287,9 @@ keys_end_12:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_14
+	JNE  other_20
 
-strip_15:
+strip_21:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -244,15 +300,71 @@ strip_15:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000100
-	JLT          end_16
+	JLT          end_22
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_17
+	JZ           plain_23
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_25
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VMULPS       128(DX), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       192(DX), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_25
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VMULPS       128(DX)(BX*1), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       192(DX)(BX*1), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_24
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_24
+
+some_rows_25:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_19
+	JEQ          leave_26
+	CMPL         (R15), $0x80000000
+	JEQ          anew_27
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -270,17 +382,26 @@ strip_15:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_20
+	JMP          scaled_28
 
-leave_19:
+anew_27:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_28
+
+leave_26:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
 	VMOVUPS 192(DX), Z3
 
-scaled_20:
+scaled_28:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_21
+	JEQ          leave_29
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_30
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
@@ -298,18 +419,25 @@ scaled_20:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_22
+	JMP          scaled_31
 
-leave_21:
+anew_30:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_31
+
+leave_29:
 	VMOVUPS (DX)(BX*1), Z4
 	VMOVUPS 64(DX)(BX*1), Z5
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-scaled_22:
-	JMP opened_18
+scaled_31:
+	JMP opened_24
 
-plain_17:
+plain_23:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
@@ -319,7 +447,7 @@ plain_17:
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-opened_18:
+opened_24:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -329,15 +457,30 @@ opened_18:
 	PREFETCHT0 64(R8)(BX*1)
 	PREFETCHT0 128(R8)(BX*1)
 	PREFETCHT0 192(R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_26
-	TESTQ      $0x00000003, CX
-	JZ         group_24
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_32
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_23:
+asked_32:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_36
+	TESTQ $0x00000003, CX
+	JZ    groups_37
+
+step_33:
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -376,11 +519,12 @@ step_23:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_23
+	JNZ          step_33
 	TESTQ        CX, CX
-	JZ           keys_end_26
+	JZ           keys_end_36
 
-group_24:
+groups_37:
+group_34:
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -520,9 +664,9 @@ group_24:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_24
+	JNZ          group_34
 
-keys_end_26:
+keys_end_36:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -532,11 +676,11 @@ keys_end_26:
 	VMOVUPS Z6, 128(DX)(BX*1)
 	VMOVUPS Z7, 192(DX)(BX*1)
 	ADDQ    $0x00000100, DI
-	JMP     strip_15
+	JMP     strip_21
 
-end_16:
-other_14:
-strip_28:
+end_22:
+other_20:
+strip_41:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -547,59 +691,173 @@ strip_28:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000080
-	JLT  end_29
+	JLT  end_42
 
-rows_30:
+rows_43:
 	CMPQ R14, $0x11
-	JGT  rows8_40
+	JGT  rows8_53
 	CMPQ R14, $0x11
-	JEQ  rows6_38
+	JEQ  rows6_51
 	CMPQ R14, $0x10
-	JEQ  rows8_40
+	JEQ  rows8_53
 	CMPQ R14, $0x0f
-	JEQ  rows8_40
+	JEQ  rows8_53
 	CMPQ R14, $0x0e
-	JEQ  rows7_39
+	JEQ  rows7_52
 	CMPQ R14, $0x0d
-	JEQ  rows7_39
+	JEQ  rows7_52
 	CMPQ R14, $0x0c
-	JEQ  rows6_38
+	JEQ  rows6_51
 	CMPQ R14, $0x0b
-	JEQ  rows6_38
+	JEQ  rows6_51
 	CMPQ R14, $0x0a
-	JEQ  rows5_37
+	JEQ  rows5_50
 	CMPQ R14, $0x09
-	JEQ  rows5_37
+	JEQ  rows5_50
 	CMPQ R14, $0x08
-	JEQ  rows8_40
+	JEQ  rows8_53
 	CMPQ R14, $0x07
-	JEQ  rows7_39
+	JEQ  rows7_52
 	CMPQ R14, $0x06
-	JEQ  rows6_38
+	JEQ  rows6_51
 	CMPQ R14, $0x05
-	JEQ  rows5_37
+	JEQ  rows5_50
 	CMPQ R14, $0x04
-	JEQ  rows4_36
+	JEQ  rows4_49
 	CMPQ R14, $0x03
-	JEQ  rows3_35
+	JEQ  rows3_48
 	CMPQ R14, $0x02
-	JEQ  rows2_34
+	JEQ  rows2_47
 	CMPQ R14, $0x01
-	JEQ  rows1_33
-	JMP  rows_end_31
+	JEQ  rows1_46
+	JMP  rows_end_44
 
-rows8_40:
+rows8_53:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_41
+	JZ           plain_54
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_56
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_56
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_56
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_56
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_56
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_56
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_56
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z12
+	VPADDD       Z21, Z12, Z23
+	VPTERNLOGD   $0x60, Z12, Z23, Z22
+	VMULPS       64(R9), Z20, Z13
+	VPADDD       Z21, Z13, Z23
+	VPTERNLOGD   $0x60, Z13, Z23, Z22
+	CMPL         28(R15), $0x00
+	JLT          some_rows_56
+	VBROADCASTSS 28(R15), Z20
+	VMULPS       (R9)(BX*1), Z20, Z14
+	VPADDD       Z21, Z14, Z23
+	VPTERNLOGD   $0x60, Z14, Z23, Z22
+	VMULPS       64(R9)(BX*1), Z20, Z15
+	VPADDD       Z21, Z15, Z23
+	VPTERNLOGD   $0x60, Z15, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_55
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	VPTESTMD     Z21, Z12, K2
+	VMOVUPS.Z    Z12, K2, Z12
+	VPTESTMD     Z21, Z13, K2
+	VMOVUPS.Z    Z13, K2, Z13
+	VPTESTMD     Z21, Z14, K2
+	VMOVUPS.Z    Z14, K2, Z14
+	VPTESTMD     Z21, Z15, K2
+	VMOVUPS.Z    Z15, K2, Z15
+	JMP          opened_55
+
+some_rows_56:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_43
+	JEQ          leave_57
+	CMPL         (R15), $0x80000000
+	JEQ          anew_58
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -609,15 +867,22 @@ rows8_40:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_44
+	JMP          scaled_59
 
-leave_43:
+anew_58:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_59
+
+leave_57:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_44:
+scaled_59:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_45
+	JEQ          leave_60
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_61
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -627,15 +892,22 @@ scaled_44:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_46
+	JMP          scaled_62
 
-leave_45:
+anew_61:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_62
+
+leave_60:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_46:
+scaled_62:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_47
+	JEQ          leave_63
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_64
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -645,15 +917,22 @@ scaled_46:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_48
+	JMP          scaled_65
 
-leave_47:
+anew_64:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_65
+
+leave_63:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_48:
+scaled_65:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_49
+	JEQ          leave_66
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_67
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -663,15 +942,22 @@ scaled_48:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_50
+	JMP          scaled_68
 
-leave_49:
+anew_67:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_68
+
+leave_66:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_50:
+scaled_68:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_51
+	JEQ          leave_69
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_70
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -681,15 +967,22 @@ scaled_50:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_52
+	JMP          scaled_71
 
-leave_51:
+anew_70:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_71
+
+leave_69:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_52:
+scaled_71:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_53
+	JEQ          leave_72
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_73
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -699,15 +992,22 @@ scaled_52:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_54
+	JMP          scaled_74
 
-leave_53:
+anew_73:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_74
+
+leave_72:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_54:
+scaled_74:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_55
+	JEQ          leave_75
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_76
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z12
 	VMULPS       Z20, Z12, Z12
@@ -717,15 +1017,22 @@ scaled_54:
 	VMULPS       Z20, Z13, Z13
 	VPTESTMD     v70000000<>+0(SB), Z13, K2
 	VMOVUPS.Z    Z13, K2, Z13
-	JMP          scaled_56
+	JMP          scaled_77
 
-leave_55:
+anew_76:
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	JMP    scaled_77
+
+leave_75:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-scaled_56:
+scaled_77:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_57
+	JEQ          leave_78
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_79
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS      (R9)(BX*1), Z14
 	VMULPS       Z20, Z14, Z14
@@ -735,16 +1042,21 @@ scaled_56:
 	VMULPS       Z20, Z15, Z15
 	VPTESTMD     v70000000<>+0(SB), Z15, K2
 	VMOVUPS.Z    Z15, K2, Z15
-	JMP          scaled_58
+	JMP          scaled_80
 
-leave_57:
+anew_79:
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	JMP    scaled_80
+
+leave_78:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-scaled_58:
-	JMP opened_42
+scaled_80:
+	JMP opened_55
 
-plain_41:
+plain_54:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -762,7 +1074,7 @@ plain_41:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-opened_42:
+opened_55:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -784,15 +1096,30 @@ opened_42:
 	PREFETCHT0 64(R8)
 	PREFETCHT0 (R8)(BX*1)
 	PREFETCHT0 64(R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_62
-	TESTQ      $0x00000003, CX
-	JZ         group_60
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_81
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_59:
+asked_81:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_85
+	TESTQ $0x00000003, CX
+	JZ    groups_86
+
+step_82:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -861,11 +1188,12 @@ step_59:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_59
+	JNZ          step_82
 	TESTQ        CX, CX
-	JZ           keys_end_62
+	JZ           keys_end_85
 
-group_60:
+groups_86:
+group_83:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -1125,9 +1453,9 @@ group_60:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_60
+	JNZ          group_83
 
-keys_end_62:
+keys_end_85:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -1150,20 +1478,121 @@ keys_end_62:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_30
+	JMP     rows_43
 
-rows7_39:
+rows7_52:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_64
+	JZ           plain_90
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_92
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_92
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_92
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_92
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_92
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_92
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_92
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z12
+	VPADDD       Z21, Z12, Z23
+	VPTERNLOGD   $0x60, Z12, Z23, Z22
+	VMULPS       64(R9), Z20, Z13
+	VPADDD       Z21, Z13, Z23
+	VPTERNLOGD   $0x60, Z13, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_91
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	VPTESTMD     Z21, Z12, K2
+	VMOVUPS.Z    Z12, K2, Z12
+	VPTESTMD     Z21, Z13, K2
+	VMOVUPS.Z    Z13, K2, Z13
+	JMP          opened_91
+
+some_rows_92:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_66
+	JEQ          leave_93
+	CMPL         (R15), $0x80000000
+	JEQ          anew_94
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -1173,15 +1602,22 @@ rows7_39:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_67
+	JMP          scaled_95
 
-leave_66:
+anew_94:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_95
+
+leave_93:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_67:
+scaled_95:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_68
+	JEQ          leave_96
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_97
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -1191,15 +1627,22 @@ scaled_67:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_69
+	JMP          scaled_98
 
-leave_68:
+anew_97:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_98
+
+leave_96:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_69:
+scaled_98:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_70
+	JEQ          leave_99
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_100
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -1209,15 +1652,22 @@ scaled_69:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_71
+	JMP          scaled_101
 
-leave_70:
+anew_100:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_101
+
+leave_99:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_71:
+scaled_101:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_72
+	JEQ          leave_102
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_103
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -1227,15 +1677,22 @@ scaled_71:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_73
+	JMP          scaled_104
 
-leave_72:
+anew_103:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_104
+
+leave_102:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_73:
+scaled_104:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_74
+	JEQ          leave_105
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_106
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -1245,15 +1702,22 @@ scaled_73:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_75
+	JMP          scaled_107
 
-leave_74:
+anew_106:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_107
+
+leave_105:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_75:
+scaled_107:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_76
+	JEQ          leave_108
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_109
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -1263,15 +1727,22 @@ scaled_75:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_77
+	JMP          scaled_110
 
-leave_76:
+anew_109:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_110
+
+leave_108:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_77:
+scaled_110:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_78
+	JEQ          leave_111
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_112
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z12
 	VMULPS       Z20, Z12, Z12
@@ -1281,16 +1752,21 @@ scaled_77:
 	VMULPS       Z20, Z13, Z13
 	VPTESTMD     v70000000<>+0(SB), Z13, K2
 	VMOVUPS.Z    Z13, K2, Z13
-	JMP          scaled_79
+	JMP          scaled_113
 
-leave_78:
+anew_112:
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	JMP    scaled_113
+
+leave_111:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-scaled_79:
-	JMP opened_65
+scaled_113:
+	JMP opened_91
 
-plain_64:
+plain_90:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -1306,7 +1782,7 @@ plain_64:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-opened_65:
+opened_91:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -1326,15 +1802,30 @@ opened_65:
 	ADDQ       BX, R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_83
-	TESTQ      $0x00000003, CX
-	JZ         group_81
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_114
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_80:
+asked_114:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_118
+	TESTQ $0x00000003, CX
+	JZ    groups_119
+
+step_115:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -1396,11 +1887,12 @@ step_80:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_80
+	JNZ          step_115
 	TESTQ        CX, CX
-	JZ           keys_end_83
+	JZ           keys_end_118
 
-group_81:
+groups_119:
+group_116:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -1632,9 +2124,9 @@ group_81:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_81
+	JNZ          group_116
 
-keys_end_83:
+keys_end_118:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -1655,20 +2147,108 @@ keys_end_83:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_30
+	JMP     rows_43
 
-rows6_38:
+rows6_51:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_85
+	JZ           plain_123
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_125
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_125
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_125
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_125
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_125
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_125
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_124
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	JMP          opened_124
+
+some_rows_125:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_87
+	JEQ          leave_126
+	CMPL         (R15), $0x80000000
+	JEQ          anew_127
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -1678,15 +2258,22 @@ rows6_38:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_88
+	JMP          scaled_128
 
-leave_87:
+anew_127:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_128
+
+leave_126:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_88:
+scaled_128:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_89
+	JEQ          leave_129
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_130
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -1696,15 +2283,22 @@ scaled_88:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_90
+	JMP          scaled_131
 
-leave_89:
+anew_130:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_131
+
+leave_129:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_90:
+scaled_131:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_91
+	JEQ          leave_132
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_133
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -1714,15 +2308,22 @@ scaled_90:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_92
+	JMP          scaled_134
 
-leave_91:
+anew_133:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_134
+
+leave_132:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_92:
+scaled_134:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_93
+	JEQ          leave_135
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_136
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -1732,15 +2333,22 @@ scaled_92:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_94
+	JMP          scaled_137
 
-leave_93:
+anew_136:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_137
+
+leave_135:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_94:
+scaled_137:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_95
+	JEQ          leave_138
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_139
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -1750,15 +2358,22 @@ scaled_94:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_96
+	JMP          scaled_140
 
-leave_95:
+anew_139:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_140
+
+leave_138:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_96:
+scaled_140:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_97
+	JEQ          leave_141
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_142
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -1768,16 +2383,21 @@ scaled_96:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_98
+	JMP          scaled_143
 
-leave_97:
+anew_142:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_143
+
+leave_141:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_98:
-	JMP opened_86
+scaled_143:
+	JMP opened_124
 
-plain_85:
+plain_123:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -1791,7 +2411,7 @@ plain_85:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-opened_86:
+opened_124:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -1807,15 +2427,30 @@ opened_86:
 	PREFETCHT0 64(R8)(BX*1)
 	PREFETCHT0 (R8)(BX*2)
 	PREFETCHT0 64(R8)(BX*2)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_102
-	TESTQ      $0x00000003, CX
-	JZ         group_100
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_144
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_99:
+asked_144:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_148
+	TESTQ $0x00000003, CX
+	JZ    groups_149
+
+step_145:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -1870,11 +2505,12 @@ step_99:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_99
+	JNZ          step_145
 	TESTQ        CX, CX
-	JZ           keys_end_102
+	JZ           keys_end_148
 
-group_100:
+groups_149:
+group_146:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -2078,9 +2714,9 @@ group_100:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_100
+	JNZ          group_146
 
-keys_end_102:
+keys_end_148:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -2099,19 +2735,94 @@ keys_end_102:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_30
+	JMP     rows_43
 
-rows5_37:
+rows5_50:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_104
+	JZ           plain_153
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_155
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_155
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_155
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_155
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_155
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_154
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	JMP          opened_154
+
+some_rows_155:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_106
+	JEQ          leave_156
+	CMPL         (R15), $0x80000000
+	JEQ          anew_157
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -2121,15 +2832,22 @@ rows5_37:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_107
+	JMP          scaled_158
 
-leave_106:
+anew_157:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_158
+
+leave_156:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_107:
+scaled_158:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_108
+	JEQ          leave_159
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_160
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -2139,15 +2857,22 @@ scaled_107:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_109
+	JMP          scaled_161
 
-leave_108:
+anew_160:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_161
+
+leave_159:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_109:
+scaled_161:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_110
+	JEQ          leave_162
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_163
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -2157,15 +2882,22 @@ scaled_109:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_111
+	JMP          scaled_164
 
-leave_110:
+anew_163:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_164
+
+leave_162:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_111:
+scaled_164:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_112
+	JEQ          leave_165
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_166
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -2175,15 +2907,22 @@ scaled_111:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_113
+	JMP          scaled_167
 
-leave_112:
+anew_166:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_167
+
+leave_165:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_113:
+scaled_167:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_114
+	JEQ          leave_168
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_169
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -2193,16 +2932,21 @@ scaled_113:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_115
+	JMP          scaled_170
 
-leave_114:
+anew_169:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_170
+
+leave_168:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_115:
-	JMP opened_105
+scaled_170:
+	JMP opened_154
 
-plain_104:
+plain_153:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -2214,7 +2958,7 @@ plain_104:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-opened_105:
+opened_154:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -2228,15 +2972,30 @@ opened_105:
 	PREFETCHT0 64(R8)
 	PREFETCHT0 (R8)(BX*1)
 	PREFETCHT0 64(R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_119
-	TESTQ      $0x00000003, CX
-	JZ         group_117
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_171
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_116:
+asked_171:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_175
+	TESTQ $0x00000003, CX
+	JZ    groups_176
+
+step_172:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -2284,11 +3043,12 @@ step_116:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_116
+	JNZ          step_172
 	TESTQ        CX, CX
-	JZ           keys_end_119
+	JZ           keys_end_175
 
-group_117:
+groups_176:
+group_173:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -2464,9 +3224,9 @@ group_117:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_117
+	JNZ          group_173
 
-keys_end_119:
+keys_end_175:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -2482,19 +3242,81 @@ keys_end_119:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_30
+	JMP     rows_43
 
-rows4_36:
+rows4_49:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_121
+	JZ           plain_180
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_182
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_182
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_182
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_182
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_181
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_181
+
+some_rows_182:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_123
+	JEQ          leave_183
+	CMPL         (R15), $0x80000000
+	JEQ          anew_184
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -2504,15 +3326,22 @@ rows4_36:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_124
+	JMP          scaled_185
 
-leave_123:
+anew_184:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_185
+
+leave_183:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_124:
+scaled_185:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_125
+	JEQ          leave_186
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_187
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -2522,15 +3351,22 @@ scaled_124:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_126
+	JMP          scaled_188
 
-leave_125:
+anew_187:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_188
+
+leave_186:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_126:
+scaled_188:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_127
+	JEQ          leave_189
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_190
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -2540,15 +3376,22 @@ scaled_126:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_128
+	JMP          scaled_191
 
-leave_127:
+anew_190:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_191
+
+leave_189:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_128:
+scaled_191:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_129
+	JEQ          leave_192
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_193
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -2558,16 +3401,21 @@ scaled_128:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_130
+	JMP          scaled_194
 
-leave_129:
+anew_193:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_194
+
+leave_192:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_130:
-	JMP opened_122
+scaled_194:
+	JMP opened_181
 
-plain_121:
+plain_180:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -2577,7 +3425,7 @@ plain_121:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-opened_122:
+opened_181:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -2589,15 +3437,30 @@ opened_122:
 	ADDQ       BX, R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_134
-	TESTQ      $0x00000003, CX
-	JZ         group_132
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_195
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_131:
+asked_195:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_199
+	TESTQ $0x00000003, CX
+	JZ    groups_200
+
+step_196:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -2638,11 +3501,12 @@ step_131:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_131
+	JNZ          step_196
 	TESTQ        CX, CX
-	JZ           keys_end_134
+	JZ           keys_end_199
 
-group_132:
+groups_200:
+group_197:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -2790,9 +3654,9 @@ group_132:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_132
+	JNZ          group_197
 
-keys_end_134:
+keys_end_199:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -2806,19 +3670,68 @@ keys_end_134:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_30
+	JMP     rows_43
 
-rows3_35:
+rows3_48:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_136
+	JZ           plain_204
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_206
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_206
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_206
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_205
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	JMP          opened_205
+
+some_rows_206:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_138
+	JEQ          leave_207
+	CMPL         (R15), $0x80000000
+	JEQ          anew_208
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -2828,15 +3741,22 @@ rows3_35:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_139
+	JMP          scaled_209
 
-leave_138:
+anew_208:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_209
+
+leave_207:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_139:
+scaled_209:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_140
+	JEQ          leave_210
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_211
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -2846,15 +3766,22 @@ scaled_139:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_141
+	JMP          scaled_212
 
-leave_140:
+anew_211:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_212
+
+leave_210:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_141:
+scaled_212:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_142
+	JEQ          leave_213
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_214
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -2864,16 +3791,21 @@ scaled_141:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_143
+	JMP          scaled_215
 
-leave_142:
+anew_214:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_215
+
+leave_213:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_143:
-	JMP opened_137
+scaled_215:
+	JMP opened_205
 
-plain_136:
+plain_204:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -2881,7 +3813,7 @@ plain_136:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-opened_137:
+opened_205:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -2889,15 +3821,30 @@ opened_137:
 	PREFETCHT0 64(R8)(BX*1)
 	PREFETCHT0 (R8)(BX*2)
 	PREFETCHT0 64(R8)(BX*2)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_147
-	TESTQ      $0x00000003, CX
-	JZ         group_145
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_216
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_144:
+asked_216:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_220
+	TESTQ $0x00000003, CX
+	JZ    groups_221
+
+step_217:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -2931,11 +3878,12 @@ step_144:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_144
+	JNZ          step_217
 	TESTQ        CX, CX
-	JZ           keys_end_147
+	JZ           keys_end_220
 
-group_145:
+groups_221:
+group_218:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -3055,9 +4003,9 @@ group_145:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_145
+	JNZ          group_218
 
-keys_end_147:
+keys_end_220:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -3069,17 +4017,53 @@ keys_end_147:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_30
+	JMP     rows_43
 
-rows2_34:
+rows2_47:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_149
+	JZ           plain_225
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_227
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_227
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_226
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_226
+
+some_rows_227:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_151
+	JEQ          leave_228
+	CMPL         (R15), $0x80000000
+	JEQ          anew_229
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -3089,15 +4073,22 @@ rows2_34:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_152
+	JMP          scaled_230
 
-leave_151:
+anew_229:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_230
+
+leave_228:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_152:
+scaled_230:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_153
+	JEQ          leave_231
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_232
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -3107,36 +4098,56 @@ scaled_152:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_154
+	JMP          scaled_233
 
-leave_153:
+anew_232:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_233
+
+leave_231:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_154:
-	JMP opened_150
+scaled_233:
+	JMP opened_226
 
-plain_149:
+plain_225:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-opened_150:
+opened_226:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
 	PREFETCHT0 (R8)(BX*1)
 	PREFETCHT0 64(R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_158
-	TESTQ      $0x00000003, CX
-	JZ         group_156
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_234
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_155:
+asked_234:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_238
+	TESTQ $0x00000003, CX
+	JZ    groups_239
+
+step_235:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -3163,11 +4174,12 @@ step_155:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_155
+	JNZ          step_235
 	TESTQ        CX, CX
-	JZ           keys_end_158
+	JZ           keys_end_238
 
-group_156:
+groups_239:
+group_236:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -3259,9 +4271,9 @@ group_156:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_156
+	JNZ          group_236
 
-keys_end_158:
+keys_end_238:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, (DX)(BX*1)
@@ -3269,17 +4281,40 @@ keys_end_158:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_30
+	JMP     rows_43
 
-rows1_33:
+rows1_46:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_160
+	JZ           plain_243
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_245
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_244
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	JMP          opened_244
+
+some_rows_245:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_162
+	JEQ          leave_246
+	CMPL         (R15), $0x80000000
+	JEQ          anew_247
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -3289,32 +4324,52 @@ rows1_33:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_163
+	JMP          scaled_248
 
-leave_162:
+anew_247:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_248
+
+leave_246:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_163:
-	JMP opened_161
+scaled_248:
+	JMP opened_244
 
-plain_160:
+plain_243:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-opened_161:
+opened_244:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_167
-	TESTQ      $0x00000003, CX
-	JZ         group_165
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_249
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_164:
+asked_249:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_253
+	TESTQ $0x00000003, CX
+	JZ    groups_254
+
+step_250:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -3334,11 +4389,12 @@ step_164:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_164
+	JNZ          step_250
 	TESTQ        CX, CX
-	JZ           keys_end_167
+	JZ           keys_end_253
 
-group_165:
+groups_254:
+group_251:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -3402,22 +4458,22 @@ group_165:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_165
+	JNZ          group_251
 
-keys_end_167:
+keys_end_253:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_30
+	JMP     rows_43
 
-rows_end_31:
+rows_end_44:
 	ADDQ $0x00000080, DI
-	JMP  strip_28
+	JMP  strip_41
 
-end_29:
-strip_169:
+end_42:
+strip_258:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -3428,164 +4484,284 @@ strip_169:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_170
+	JLT  end_259
 
-rows_171:
+rows_260:
 	CMPQ R14, $0x11
-	JGT  rows8_181
+	JGT  rows8_270
 	CMPQ R14, $0x11
-	JEQ  rows6_179
+	JEQ  rows6_268
 	CMPQ R14, $0x10
-	JEQ  rows8_181
+	JEQ  rows8_270
 	CMPQ R14, $0x0f
-	JEQ  rows8_181
+	JEQ  rows8_270
 	CMPQ R14, $0x0e
-	JEQ  rows7_180
+	JEQ  rows7_269
 	CMPQ R14, $0x0d
-	JEQ  rows7_180
+	JEQ  rows7_269
 	CMPQ R14, $0x0c
-	JEQ  rows6_179
+	JEQ  rows6_268
 	CMPQ R14, $0x0b
-	JEQ  rows6_179
+	JEQ  rows6_268
 	CMPQ R14, $0x0a
-	JEQ  rows5_178
+	JEQ  rows5_267
 	CMPQ R14, $0x09
-	JEQ  rows5_178
+	JEQ  rows5_267
 	CMPQ R14, $0x08
-	JEQ  rows8_181
+	JEQ  rows8_270
 	CMPQ R14, $0x07
-	JEQ  rows7_180
+	JEQ  rows7_269
 	CMPQ R14, $0x06
-	JEQ  rows6_179
+	JEQ  rows6_268
 	CMPQ R14, $0x05
-	JEQ  rows5_178
+	JEQ  rows5_267
 	CMPQ R14, $0x04
-	JEQ  rows4_177
+	JEQ  rows4_266
 	CMPQ R14, $0x03
-	JEQ  rows3_176
+	JEQ  rows3_265
 	CMPQ R14, $0x02
-	JEQ  rows2_175
+	JEQ  rows2_264
 	CMPQ R14, $0x01
-	JEQ  rows1_174
-	JMP  rows_end_172
+	JEQ  rows1_263
+	JMP  rows_end_261
 
-rows8_181:
+rows8_270:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_182
+	JZ           plain_271
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_273
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_273
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_273
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_273
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_273
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_273
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_273
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	CMPL         28(R15), $0x00
+	JLT          some_rows_273
+	VBROADCASTSS 28(R15), Z20
+	VMULPS       (R9)(BX*1), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_272
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_272
+
+some_rows_273:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_184
+	JEQ          leave_274
+	CMPL         (R15), $0x80000000
+	JEQ          anew_275
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_185
+	JMP          scaled_276
 
-leave_184:
+anew_275:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_276
+
+leave_274:
 	VMOVUPS (DX), Z0
 
-scaled_185:
+scaled_276:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_186
+	JEQ          leave_277
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_278
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_187
+	JMP          scaled_279
 
-leave_186:
+anew_278:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_279
+
+leave_277:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_187:
+scaled_279:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_188
+	JEQ          leave_280
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_281
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_189
+	JMP          scaled_282
 
-leave_188:
+anew_281:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_282
+
+leave_280:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_189:
+scaled_282:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_190
+	JEQ          leave_283
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_284
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_191
+	JMP          scaled_285
 
-leave_190:
+anew_284:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_285
+
+leave_283:
 	VMOVUPS (R8), Z3
 
-scaled_191:
+scaled_285:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_192
+	JEQ          leave_286
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_287
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_193
+	JMP          scaled_288
 
-leave_192:
+anew_287:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_288
+
+leave_286:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_193:
+scaled_288:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_194
+	JEQ          leave_289
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_290
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_195
+	JMP          scaled_291
 
-leave_194:
+anew_290:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_291
+
+leave_289:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_195:
+scaled_291:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_196
+	JEQ          leave_292
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_293
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_197
+	JMP          scaled_294
 
-leave_196:
+anew_293:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_294
+
+leave_292:
 	VMOVUPS (R9), Z6
 
-scaled_197:
+scaled_294:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_198
+	JEQ          leave_295
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_296
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS      (R9)(BX*1), Z7
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_199
+	JMP          scaled_297
 
-leave_198:
+anew_296:
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_297
+
+leave_295:
 	VMOVUPS (R9)(BX*1), Z7
 
-scaled_199:
-	JMP opened_183
+scaled_297:
+	JMP opened_272
 
-plain_182:
+plain_271:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -3595,7 +4771,7 @@ plain_182:
 	VMOVUPS (R9), Z6
 	VMOVUPS (R9)(BX*1), Z7
 
-opened_183:
+opened_272:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -3609,15 +4785,30 @@ opened_183:
 	ADDQ       BX, R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_203
-	TESTQ      $0x00000003, CX
-	JZ         group_201
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_298
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_200:
+asked_298:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_302
+	TESTQ $0x00000003, CX
+	JZ    groups_303
+
+step_299:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -3666,11 +4857,12 @@ step_200:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_200
+	JNZ          step_299
 	TESTQ        CX, CX
-	JZ           keys_end_203
+	JZ           keys_end_302
 
-group_201:
+groups_303:
+group_300:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -3850,9 +5042,9 @@ group_201:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_201
+	JNZ          group_300
 
-keys_end_203:
+keys_end_302:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -3867,112 +5059,218 @@ keys_end_203:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_171
+	JMP     rows_260
 
-rows7_180:
+rows7_269:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_205
+	JZ           plain_307
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_309
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_309
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_309
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_309
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_309
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_309
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_309
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_308
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	JMP          opened_308
+
+some_rows_309:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_207
+	JEQ          leave_310
+	CMPL         (R15), $0x80000000
+	JEQ          anew_311
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_208
+	JMP          scaled_312
 
-leave_207:
+anew_311:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_312
+
+leave_310:
 	VMOVUPS (DX), Z0
 
-scaled_208:
+scaled_312:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_209
+	JEQ          leave_313
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_314
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_210
+	JMP          scaled_315
 
-leave_209:
+anew_314:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_315
+
+leave_313:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_210:
+scaled_315:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_211
+	JEQ          leave_316
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_317
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_212
+	JMP          scaled_318
 
-leave_211:
+anew_317:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_318
+
+leave_316:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_212:
+scaled_318:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_213
+	JEQ          leave_319
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_320
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_214
+	JMP          scaled_321
 
-leave_213:
+anew_320:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_321
+
+leave_319:
 	VMOVUPS (R8), Z3
 
-scaled_214:
+scaled_321:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_215
+	JEQ          leave_322
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_323
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_216
+	JMP          scaled_324
 
-leave_215:
+anew_323:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_324
+
+leave_322:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_216:
+scaled_324:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_217
+	JEQ          leave_325
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_326
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_218
+	JMP          scaled_327
 
-leave_217:
+anew_326:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_327
+
+leave_325:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_218:
+scaled_327:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_219
+	JEQ          leave_328
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_329
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_220
+	JMP          scaled_330
 
-leave_219:
+anew_329:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_330
+
+leave_328:
 	VMOVUPS (R9), Z6
 
-scaled_220:
-	JMP opened_206
+scaled_330:
+	JMP opened_308
 
-plain_205:
+plain_307:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -3981,7 +5279,7 @@ plain_205:
 	VMOVUPS (R8)(BX*2), Z5
 	VMOVUPS (R9), Z6
 
-opened_206:
+opened_308:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -3994,15 +5292,30 @@ opened_206:
 	LEAQ       (R8)(BX*2), R8
 	ADDQ       BX, R8
 	PREFETCHT0 (R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_224
-	TESTQ      $0x00000003, CX
-	JZ         group_222
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_331
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_221:
+asked_331:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_335
+	TESTQ $0x00000003, CX
+	JZ    groups_336
+
+step_332:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -4046,11 +5359,12 @@ step_221:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_221
+	JNZ          step_332
 	TESTQ        CX, CX
-	JZ           keys_end_224
+	JZ           keys_end_335
 
-group_222:
+groups_336:
+group_333:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -4210,9 +5524,9 @@ group_222:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_222
+	JNZ          group_333
 
-keys_end_224:
+keys_end_335:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -4226,99 +5540,191 @@ keys_end_224:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_171
+	JMP     rows_260
 
-rows6_179:
+rows6_268:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_226
+	JZ           plain_340
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_342
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_342
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_342
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_342
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_342
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_342
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_341
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	JMP          opened_341
+
+some_rows_342:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_228
+	JEQ          leave_343
+	CMPL         (R15), $0x80000000
+	JEQ          anew_344
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_229
+	JMP          scaled_345
 
-leave_228:
+anew_344:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_345
+
+leave_343:
 	VMOVUPS (DX), Z0
 
-scaled_229:
+scaled_345:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_230
+	JEQ          leave_346
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_347
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_231
+	JMP          scaled_348
 
-leave_230:
+anew_347:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_348
+
+leave_346:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_231:
+scaled_348:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_232
+	JEQ          leave_349
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_350
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_233
+	JMP          scaled_351
 
-leave_232:
+anew_350:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_351
+
+leave_349:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_233:
+scaled_351:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_234
+	JEQ          leave_352
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_353
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_235
+	JMP          scaled_354
 
-leave_234:
+anew_353:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_354
+
+leave_352:
 	VMOVUPS (R8), Z3
 
-scaled_235:
+scaled_354:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_236
+	JEQ          leave_355
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_356
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_237
+	JMP          scaled_357
 
-leave_236:
+anew_356:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_357
+
+leave_355:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_237:
+scaled_357:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_238
+	JEQ          leave_358
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_359
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_239
+	JMP          scaled_360
 
-leave_238:
+anew_359:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_360
+
+leave_358:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_239:
-	JMP opened_227
+scaled_360:
+	JMP opened_341
 
-plain_226:
+plain_340:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -4326,7 +5732,7 @@ plain_226:
 	VMOVUPS (R8)(BX*1), Z4
 	VMOVUPS (R8)(BX*2), Z5
 
-opened_227:
+opened_341:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4336,15 +5742,30 @@ opened_227:
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
 	PREFETCHT0 (R8)(BX*2)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_243
-	TESTQ      $0x00000003, CX
-	JZ         group_241
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_361
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_240:
+asked_361:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_365
+	TESTQ $0x00000003, CX
+	JZ    groups_366
+
+step_362:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -4383,11 +5804,12 @@ step_240:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_240
+	JNZ          step_362
 	TESTQ        CX, CX
-	JZ           keys_end_243
+	JZ           keys_end_365
 
-group_241:
+groups_366:
+group_363:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -4527,9 +5949,9 @@ group_241:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_241
+	JNZ          group_363
 
-keys_end_243:
+keys_end_365:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -4542,92 +5964,170 @@ keys_end_243:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_171
+	JMP     rows_260
 
-rows5_178:
+rows5_267:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_245
+	JZ           plain_370
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_372
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_372
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_372
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_372
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_372
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_371
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	JMP          opened_371
+
+some_rows_372:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_247
+	JEQ          leave_373
+	CMPL         (R15), $0x80000000
+	JEQ          anew_374
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_248
+	JMP          scaled_375
 
-leave_247:
+anew_374:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_375
+
+leave_373:
 	VMOVUPS (DX), Z0
 
-scaled_248:
+scaled_375:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_249
+	JEQ          leave_376
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_377
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_250
+	JMP          scaled_378
 
-leave_249:
+anew_377:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_378
+
+leave_376:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_250:
+scaled_378:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_251
+	JEQ          leave_379
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_380
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_252
+	JMP          scaled_381
 
-leave_251:
+anew_380:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_381
+
+leave_379:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_252:
+scaled_381:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_253
+	JEQ          leave_382
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_383
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_254
+	JMP          scaled_384
 
-leave_253:
+anew_383:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_384
+
+leave_382:
 	VMOVUPS (R8), Z3
 
-scaled_254:
+scaled_384:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_255
+	JEQ          leave_385
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_386
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_256
+	JMP          scaled_387
 
-leave_255:
+anew_386:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_387
+
+leave_385:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_256:
-	JMP opened_246
+scaled_387:
+	JMP opened_371
 
-plain_245:
+plain_370:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 	VMOVUPS (R8)(BX*1), Z4
 
-opened_246:
+opened_371:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4636,15 +6136,30 @@ opened_246:
 	ADDQ       BX, R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_260
-	TESTQ      $0x00000003, CX
-	JZ         group_258
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_388
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_257:
+asked_388:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_392
+	TESTQ $0x00000003, CX
+	JZ    groups_393
+
+step_389:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -4678,11 +6193,12 @@ step_257:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_257
+	JNZ          step_389
 	TESTQ        CX, CX
-	JZ           keys_end_260
+	JZ           keys_end_392
 
-group_258:
+groups_393:
+group_390:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -4802,9 +6318,9 @@ group_258:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_258
+	JNZ          group_390
 
-keys_end_260:
+keys_end_392:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -4815,78 +6331,142 @@ keys_end_260:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_171
+	JMP     rows_260
 
-rows4_177:
+rows4_266:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_262
+	JZ           plain_397
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_399
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_399
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_399
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_399
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_398
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_398
+
+some_rows_399:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_264
+	JEQ          leave_400
+	CMPL         (R15), $0x80000000
+	JEQ          anew_401
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_265
+	JMP          scaled_402
 
-leave_264:
+anew_401:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_402
+
+leave_400:
 	VMOVUPS (DX), Z0
 
-scaled_265:
+scaled_402:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_266
+	JEQ          leave_403
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_404
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_267
+	JMP          scaled_405
 
-leave_266:
+anew_404:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_405
+
+leave_403:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_267:
+scaled_405:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_268
+	JEQ          leave_406
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_407
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_269
+	JMP          scaled_408
 
-leave_268:
+anew_407:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_408
+
+leave_406:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_269:
+scaled_408:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_270
+	JEQ          leave_409
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_410
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_271
+	JMP          scaled_411
 
-leave_270:
+anew_410:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_411
+
+leave_409:
 	VMOVUPS (R8), Z3
 
-scaled_271:
-	JMP opened_263
+scaled_411:
+	JMP opened_398
 
-plain_262:
+plain_397:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 
-opened_263:
+opened_398:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -4894,15 +6474,30 @@ opened_263:
 	LEAQ       (R8)(BX*2), R8
 	ADDQ       BX, R8
 	PREFETCHT0 (R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_275
-	TESTQ      $0x00000003, CX
-	JZ         group_273
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_412
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_272:
+asked_412:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_416
+	TESTQ $0x00000003, CX
+	JZ    groups_417
+
+step_413:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -4931,11 +6526,12 @@ step_272:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_272
+	JNZ          step_413
 	TESTQ        CX, CX
-	JZ           keys_end_275
+	JZ           keys_end_416
 
-group_273:
+groups_417:
+group_414:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -5035,9 +6631,9 @@ group_273:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_273
+	JNZ          group_414
 
-keys_end_275:
+keys_end_416:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -5047,77 +6643,142 @@ keys_end_275:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_171
+	JMP     rows_260
 
-rows3_176:
+rows3_265:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_277
+	JZ           plain_421
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_423
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_423
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_423
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_422
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	JMP          opened_422
+
+some_rows_423:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_279
+	JEQ          leave_424
+	CMPL         (R15), $0x80000000
+	JEQ          anew_425
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_280
+	JMP          scaled_426
 
-leave_279:
+anew_425:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_426
+
+leave_424:
 	VMOVUPS (DX), Z0
 
-scaled_280:
+scaled_426:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_281
+	JEQ          leave_427
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_428
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_282
+	JMP          scaled_429
 
-leave_281:
+anew_428:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_429
+
+leave_427:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_282:
+scaled_429:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_283
+	JEQ          leave_430
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_431
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_284
+	JMP          scaled_432
 
-leave_283:
+anew_431:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_432
+
+leave_430:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_284:
-	JMP opened_278
+scaled_432:
+	JMP opened_422
 
-plain_277:
+plain_421:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 
-opened_278:
+opened_422:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
 	PREFETCHT0 (R8)(BX*2)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_288
-	TESTQ      $0x00000003, CX
-	JZ         group_286
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_433
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_285:
+asked_433:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_437
+	TESTQ $0x00000003, CX
+	JZ    groups_438
+
+step_434:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -5141,11 +6802,12 @@ step_285:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_285
+	JNZ          step_434
 	TESTQ        CX, CX
-	JZ           keys_end_288
+	JZ           keys_end_437
 
-group_286:
+groups_438:
+group_435:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -5225,9 +6887,9 @@ group_286:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_286
+	JNZ          group_435
 
-keys_end_288:
+keys_end_437:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -5236,60 +6898,111 @@ keys_end_288:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_171
+	JMP     rows_260
 
-rows2_175:
+rows2_264:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_290
+	JZ           plain_442
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_444
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_444
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_443
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	JMP          opened_443
+
+some_rows_444:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_292
+	JEQ          leave_445
+	CMPL         (R15), $0x80000000
+	JEQ          anew_446
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_293
+	JMP          scaled_447
 
-leave_292:
+anew_446:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_447
+
+leave_445:
 	VMOVUPS (DX), Z0
 
-scaled_293:
+scaled_447:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_294
+	JEQ          leave_448
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_449
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_295
+	JMP          scaled_450
 
-leave_294:
+anew_449:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_450
+
+leave_448:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_295:
-	JMP opened_291
+scaled_450:
+	JMP opened_443
 
-plain_290:
+plain_442:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 
-opened_291:
+opened_443:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_299
-	TESTQ      $0x00000003, CX
-	JZ         group_297
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_451
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_296:
+asked_451:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_455
+	TESTQ $0x00000003, CX
+	JZ    groups_456
+
+step_452:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -5308,11 +7021,12 @@ step_296:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_296
+	JNZ          step_452
 	TESTQ        CX, CX
-	JZ           keys_end_299
+	JZ           keys_end_455
 
-group_297:
+groups_456:
+group_453:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -5372,53 +7086,90 @@ group_297:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_297
+	JNZ          group_453
 
-keys_end_299:
+keys_end_455:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_171
+	JMP     rows_260
 
-rows1_174:
+rows1_263:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_301
+	JZ           plain_460
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_462
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_461
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	JMP          opened_461
+
+some_rows_462:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_303
+	JEQ          leave_463
+	CMPL         (R15), $0x80000000
+	JEQ          anew_464
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_304
+	JMP          scaled_465
 
-leave_303:
+anew_464:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_465
+
+leave_463:
 	VMOVUPS (DX), Z0
 
-scaled_304:
-	JMP opened_302
+scaled_465:
+	JMP opened_461
 
-plain_301:
+plain_460:
 	VMOVUPS (DX), Z0
 
-opened_302:
+opened_461:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
-	MOVQ       SI, R8
-	MOVQ       DI, R9
-	MOVQ       pairs+120(FP), CX
-	TESTQ      CX, CX
-	JLE        keys_end_308
-	TESTQ      $0x00000003, CX
-	JZ         group_306
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_466
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
 
-step_305:
+asked_466:
+	MOVQ  SI, R8
+	MOVQ  DI, R9
+	MOVQ  pairs+120(FP), CX
+	TESTQ CX, CX
+	JLE   keys_end_470
+	TESTQ $0x00000003, CX
+	JZ    groups_471
+
+step_467:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -5432,11 +7183,12 @@ step_305:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_305
+	JNZ          step_467
 	TESTQ        CX, CX
-	JZ           keys_end_308
+	JZ           keys_end_470
 
-group_306:
+groups_471:
+group_468:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -5476,20 +7228,20 @@ group_306:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_306
+	JNZ          group_468
 
-keys_end_308:
+keys_end_470:
 	VMOVUPS Z0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_171
+	JMP     rows_260
 
-rows_end_172:
+rows_end_261:
 	ADDQ $0x00000040, DI
-	JMP  strip_169
+	JMP  strip_258
 
-end_170:
+end_259:
 	MOVQ  v_base+64(FP), R15
 	MOVQ  o_base+0(FP), DX
 	ADDQ  DI, DX
@@ -5500,169 +7252,217 @@ end_170:
 	MOVQ  p_base+32(FP), SI
 	MOVQ  n+128(FP), R14
 	SHRQ  $0x02, AX
-	JZ    end_311
+	JZ    end_476
 	MOVQ  AX, CX
 	MOVL  $0x00000001, R15
 	SHLL  CL, R15
 	DECL  R15
 	KMOVW R15, K1
 
-rows_312:
+rows_477:
 	CMPQ R14, $0x11
-	JGT  rows8_322
+	JGT  rows8_487
 	CMPQ R14, $0x11
-	JEQ  rows6_320
+	JEQ  rows6_485
 	CMPQ R14, $0x10
-	JEQ  rows8_322
+	JEQ  rows8_487
 	CMPQ R14, $0x0f
-	JEQ  rows8_322
+	JEQ  rows8_487
 	CMPQ R14, $0x0e
-	JEQ  rows7_321
+	JEQ  rows7_486
 	CMPQ R14, $0x0d
-	JEQ  rows7_321
+	JEQ  rows7_486
 	CMPQ R14, $0x0c
-	JEQ  rows6_320
+	JEQ  rows6_485
 	CMPQ R14, $0x0b
-	JEQ  rows6_320
+	JEQ  rows6_485
 	CMPQ R14, $0x0a
-	JEQ  rows5_319
+	JEQ  rows5_484
 	CMPQ R14, $0x09
-	JEQ  rows5_319
+	JEQ  rows5_484
 	CMPQ R14, $0x08
-	JEQ  rows8_322
+	JEQ  rows8_487
 	CMPQ R14, $0x07
-	JEQ  rows7_321
+	JEQ  rows7_486
 	CMPQ R14, $0x06
-	JEQ  rows6_320
+	JEQ  rows6_485
 	CMPQ R14, $0x05
-	JEQ  rows5_319
+	JEQ  rows5_484
 	CMPQ R14, $0x04
-	JEQ  rows4_318
+	JEQ  rows4_483
 	CMPQ R14, $0x03
-	JEQ  rows3_317
+	JEQ  rows3_482
 	CMPQ R14, $0x02
-	JEQ  rows2_316
+	JEQ  rows2_481
 	CMPQ R14, $0x01
-	JEQ  rows1_315
-	JMP  rows_end_313
+	JEQ  rows1_480
+	JMP  rows_end_478
 
-rows8_322:
+rows8_487:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_323
+	JZ           plain_488
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_325
+	JEQ          leave_490
+	CMPL         (R15), $0x80000000
+	JEQ          anew_491
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_326
+	JMP          scaled_492
 
-leave_325:
+anew_491:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_492
+
+leave_490:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_326:
+scaled_492:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_327
+	JEQ          leave_493
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_494
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_328
+	JMP          scaled_495
 
-leave_327:
+anew_494:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_495
+
+leave_493:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_328:
+scaled_495:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_329
+	JEQ          leave_496
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_497
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_330
+	JMP          scaled_498
 
-leave_329:
+anew_497:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_498
+
+leave_496:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_330:
+scaled_498:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_331
+	JEQ          leave_499
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_500
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_332
+	JMP          scaled_501
 
-leave_331:
+anew_500:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_501
+
+leave_499:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_332:
+scaled_501:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_333
+	JEQ          leave_502
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_503
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_334
+	JMP          scaled_504
 
-leave_333:
+anew_503:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_504
+
+leave_502:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_334:
+scaled_504:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_335
+	JEQ          leave_505
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_506
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_336
+	JMP          scaled_507
 
-leave_335:
+anew_506:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_507
+
+leave_505:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_336:
+scaled_507:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_337
+	JEQ          leave_508
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_509
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_338
+	JMP          scaled_510
 
-leave_337:
+anew_509:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_510
+
+leave_508:
 	VMOVUPS.Z (R9), K1, Z6
 
-scaled_338:
+scaled_510:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_339
+	JEQ          leave_511
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_512
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS.Z    (R9)(BX*1), K1, Z7
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_340
+	JMP          scaled_513
 
-leave_339:
+anew_512:
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_513
+
+leave_511:
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-scaled_340:
-	JMP opened_324
+scaled_513:
+	JMP opened_489
 
-plain_323:
+plain_488:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -5672,14 +7472,29 @@ plain_323:
 	VMOVUPS.Z (R9), K1, Z6
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-opened_324:
+opened_489:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_514
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_514:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_344
+	JLE   keys_end_518
 
-step_341:
+step_515:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -5726,9 +7541,9 @@ step_341:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_341
+	JNZ          step_515
 
-keys_end_344:
+keys_end_518:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -5743,112 +7558,154 @@ keys_end_344:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_312
+	JMP     rows_477
 
-rows7_321:
+rows7_486:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_346
+	JZ           plain_523
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_348
+	JEQ          leave_525
+	CMPL         (R15), $0x80000000
+	JEQ          anew_526
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_349
+	JMP          scaled_527
 
-leave_348:
+anew_526:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_527
+
+leave_525:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_349:
+scaled_527:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_350
+	JEQ          leave_528
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_529
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_351
+	JMP          scaled_530
 
-leave_350:
+anew_529:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_530
+
+leave_528:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_351:
+scaled_530:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_352
+	JEQ          leave_531
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_532
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_353
+	JMP          scaled_533
 
-leave_352:
+anew_532:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_533
+
+leave_531:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_353:
+scaled_533:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_354
+	JEQ          leave_534
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_535
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_355
+	JMP          scaled_536
 
-leave_354:
+anew_535:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_536
+
+leave_534:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_355:
+scaled_536:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_356
+	JEQ          leave_537
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_538
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_357
+	JMP          scaled_539
 
-leave_356:
+anew_538:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_539
+
+leave_537:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_357:
+scaled_539:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_358
+	JEQ          leave_540
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_541
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_359
+	JMP          scaled_542
 
-leave_358:
+anew_541:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_542
+
+leave_540:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_359:
+scaled_542:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_360
+	JEQ          leave_543
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_544
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_361
+	JMP          scaled_545
 
-leave_360:
+anew_544:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_545
+
+leave_543:
 	VMOVUPS.Z (R9), K1, Z6
 
-scaled_361:
-	JMP opened_347
+scaled_545:
+	JMP opened_524
 
-plain_346:
+plain_523:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -5857,14 +7714,29 @@ plain_346:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 	VMOVUPS.Z (R9), K1, Z6
 
-opened_347:
+opened_524:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_546
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_546:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_365
+	JLE   keys_end_550
 
-step_362:
+step_547:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -5906,9 +7778,9 @@ step_362:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_362
+	JNZ          step_547
 
-keys_end_365:
+keys_end_550:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -5922,99 +7794,135 @@ keys_end_365:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_312
+	JMP     rows_477
 
-rows6_320:
+rows6_485:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_367
+	JZ           plain_555
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_369
+	JEQ          leave_557
+	CMPL         (R15), $0x80000000
+	JEQ          anew_558
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_370
+	JMP          scaled_559
 
-leave_369:
+anew_558:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_559
+
+leave_557:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_370:
+scaled_559:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_371
+	JEQ          leave_560
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_561
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_372
+	JMP          scaled_562
 
-leave_371:
+anew_561:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_562
+
+leave_560:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_372:
+scaled_562:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_373
+	JEQ          leave_563
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_564
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_374
+	JMP          scaled_565
 
-leave_373:
+anew_564:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_565
+
+leave_563:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_374:
+scaled_565:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_375
+	JEQ          leave_566
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_567
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_376
+	JMP          scaled_568
 
-leave_375:
+anew_567:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_568
+
+leave_566:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_376:
+scaled_568:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_377
+	JEQ          leave_569
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_570
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_378
+	JMP          scaled_571
 
-leave_377:
+anew_570:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_571
+
+leave_569:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_378:
+scaled_571:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_379
+	JEQ          leave_572
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_573
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_380
+	JMP          scaled_574
 
-leave_379:
+anew_573:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_574
+
+leave_572:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_380:
-	JMP opened_368
+scaled_574:
+	JMP opened_556
 
-plain_367:
+plain_555:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -6022,14 +7930,29 @@ plain_367:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-opened_368:
+opened_556:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_575
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_575:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_384
+	JLE   keys_end_579
 
-step_381:
+step_576:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -6066,9 +7989,9 @@ step_381:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_381
+	JNZ          step_576
 
-keys_end_384:
+keys_end_579:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -6081,99 +8004,144 @@ keys_end_384:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_312
+	JMP     rows_477
 
-rows5_319:
+rows5_484:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_386
+	JZ           plain_584
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_388
+	JEQ          leave_586
+	CMPL         (R15), $0x80000000
+	JEQ          anew_587
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_389
+	JMP          scaled_588
 
-leave_388:
+anew_587:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_588
+
+leave_586:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_389:
+scaled_588:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_390
+	JEQ          leave_589
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_590
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_391
+	JMP          scaled_591
 
-leave_390:
+anew_590:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_591
+
+leave_589:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_391:
+scaled_591:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_392
+	JEQ          leave_592
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_593
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_393
+	JMP          scaled_594
 
-leave_392:
+anew_593:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_594
+
+leave_592:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_393:
+scaled_594:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_394
+	JEQ          leave_595
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_596
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_395
+	JMP          scaled_597
 
-leave_394:
+anew_596:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_597
+
+leave_595:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_395:
+scaled_597:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_396
+	JEQ          leave_598
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_599
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_397
+	JMP          scaled_600
 
-leave_396:
+anew_599:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_600
+
+leave_598:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_397:
-	JMP opened_387
+scaled_600:
+	JMP opened_585
 
-plain_386:
+plain_584:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-opened_387:
+opened_585:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_601
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_601:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_401
+	JLE   keys_end_605
 
-step_398:
+step_602:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -6205,9 +8173,9 @@ step_398:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_398
+	JNZ          step_602
 
-keys_end_401:
+keys_end_605:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -6218,85 +8186,124 @@ keys_end_401:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_312
+	JMP     rows_477
 
-rows4_318:
+rows4_483:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_403
+	JZ           plain_610
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_405
+	JEQ          leave_612
+	CMPL         (R15), $0x80000000
+	JEQ          anew_613
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_406
+	JMP          scaled_614
 
-leave_405:
+anew_613:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_614
+
+leave_612:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_406:
+scaled_614:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_407
+	JEQ          leave_615
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_616
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_408
+	JMP          scaled_617
 
-leave_407:
+anew_616:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_617
+
+leave_615:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_408:
+scaled_617:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_409
+	JEQ          leave_618
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_619
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_410
+	JMP          scaled_620
 
-leave_409:
+anew_619:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_620
+
+leave_618:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_410:
+scaled_620:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_411
+	JEQ          leave_621
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_622
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_412
+	JMP          scaled_623
 
-leave_411:
+anew_622:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_623
+
+leave_621:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_412:
-	JMP opened_404
+scaled_623:
+	JMP opened_611
 
-plain_403:
+plain_610:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 
-opened_404:
+opened_611:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_624
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_624:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_416
+	JLE   keys_end_628
 
-step_413:
+step_625:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -6323,9 +8330,9 @@ step_413:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_413
+	JNZ          step_625
 
-keys_end_416:
+keys_end_628:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -6335,71 +8342,104 @@ keys_end_416:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_312
+	JMP     rows_477
 
-rows3_317:
+rows3_482:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_418
+	JZ           plain_633
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_420
+	JEQ          leave_635
+	CMPL         (R15), $0x80000000
+	JEQ          anew_636
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_421
+	JMP          scaled_637
 
-leave_420:
+anew_636:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_637
+
+leave_635:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_421:
+scaled_637:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_422
+	JEQ          leave_638
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_639
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_423
+	JMP          scaled_640
 
-leave_422:
+anew_639:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_640
+
+leave_638:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_423:
+scaled_640:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_424
+	JEQ          leave_641
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_642
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_425
+	JMP          scaled_643
 
-leave_424:
+anew_642:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_643
+
+leave_641:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_425:
-	JMP opened_419
+scaled_643:
+	JMP opened_634
 
-plain_418:
+plain_633:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-opened_419:
+opened_634:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_644
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_644:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_429
+	JLE   keys_end_648
 
-step_426:
+step_645:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -6421,9 +8461,9 @@ step_426:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_426
+	JNZ          step_645
 
-keys_end_429:
+keys_end_648:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -6432,55 +8472,82 @@ keys_end_429:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_312
+	JMP     rows_477
 
-rows2_316:
+rows2_481:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_431
+	JZ           plain_653
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_433
+	JEQ          leave_655
+	CMPL         (R15), $0x80000000
+	JEQ          anew_656
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_434
+	JMP          scaled_657
 
-leave_433:
+anew_656:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_657
+
+leave_655:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_434:
+scaled_657:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_435
+	JEQ          leave_658
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_659
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_436
+	JMP          scaled_660
 
-leave_435:
+anew_659:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_660
+
+leave_658:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_436:
-	JMP opened_432
+scaled_660:
+	JMP opened_654
 
-plain_431:
+plain_653:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-opened_432:
+opened_654:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_661
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_661:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_440
+	JLE   keys_end_665
 
-step_437:
+step_662:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -6497,49 +8564,70 @@ step_437:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_437
+	JNZ          step_662
 
-keys_end_440:
+keys_end_665:
 	VMOVUPS Z0, K1, (DX)
 	VMOVUPS Z1, K1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_312
+	JMP     rows_477
 
-rows1_315:
+rows1_480:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_442
+	JZ           plain_670
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_444
+	JEQ          leave_672
+	CMPL         (R15), $0x80000000
+	JEQ          anew_673
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_445
+	JMP          scaled_674
 
-leave_444:
+anew_673:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_674
+
+leave_672:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_445:
-	JMP opened_443
+scaled_674:
+	JMP opened_671
 
-plain_442:
+plain_670:
 	VMOVUPS.Z (DX), K1, Z0
 
-opened_443:
+opened_671:
+	CMPQ       next_len+152(FP), $0x00
+	JLE        asked_675
+	MOVQ       next_base+144(FP), R15
+	PREFETCHT1 (R15)
+	PREFETCHT1 64(R15)
+	PREFETCHT1 128(R15)
+	PREFETCHT1 192(R15)
+	PREFETCHT1 256(R15)
+	PREFETCHT1 320(R15)
+	PREFETCHT1 384(R15)
+	PREFETCHT1 448(R15)
+	ADDQ       $0x00000200, next_base+144(FP)
+	SUBQ       $0x00000200, next_len+152(FP)
+
+asked_675:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_449
+	JLE   keys_end_679
 
-step_446:
+step_676:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -6551,20 +8639,53 @@ step_446:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_446
+	JNZ          step_676
 
-keys_end_449:
+keys_end_679:
 	VMOVUPS Z0, K1, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_312
+	JMP     rows_477
 
-rows_end_313:
-end_311:
+rows_end_478:
+end_476:
 done_1:
+	MOVQ  next_len+152(FP), AX
+	TESTQ AX, AX
+	JLE   asked_685
+	MOVQ  next_base+144(FP), R15
+
+line_684:
+	PREFETCHT1 (R15)
+	ADDQ       $0x40, R15
+	SUBQ       $0x40, AX
+	JGT        line_684
+
+asked_685:
 	VZEROUPPER
 	RET
+
+DATA c70000000<>+0(SB)/4, $0x70000000
+GLOBL c70000000<>(SB), RODATA|NOPTR, $4
+
+DATA v80000000<>+0(SB)/4, $0x80000000
+DATA v80000000<>+4(SB)/4, $0x80000000
+DATA v80000000<>+8(SB)/4, $0x80000000
+DATA v80000000<>+12(SB)/4, $0x80000000
+DATA v80000000<>+16(SB)/4, $0x80000000
+DATA v80000000<>+20(SB)/4, $0x80000000
+DATA v80000000<>+24(SB)/4, $0x80000000
+DATA v80000000<>+28(SB)/4, $0x80000000
+DATA v80000000<>+32(SB)/4, $0x80000000
+DATA v80000000<>+36(SB)/4, $0x80000000
+DATA v80000000<>+40(SB)/4, $0x80000000
+DATA v80000000<>+44(SB)/4, $0x80000000
+DATA v80000000<>+48(SB)/4, $0x80000000
+DATA v80000000<>+52(SB)/4, $0x80000000
+DATA v80000000<>+56(SB)/4, $0x80000000
+DATA v80000000<>+60(SB)/4, $0x80000000
+GLOBL v80000000<>(SB), RODATA|NOPTR, $64
 
 DATA v70000000<>+0(SB)/4, $0x70000000
 DATA v70000000<>+4(SB)/4, $0x70000000
@@ -6638,8 +8759,41 @@ strip_3:
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_7
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VMULPS       128(DX), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       192(DX), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_6
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_6
+
+some_rows_7:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_7
+	JEQ          leave_8
+	CMPL         (R15), $0x80000000
+	JEQ          anew_9
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -6657,15 +8811,22 @@ strip_3:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_8
+	JMP          scaled_10
 
-leave_7:
+anew_9:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_10
+
+leave_8:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
 	VMOVUPS 192(DX), Z3
 
-scaled_8:
+scaled_10:
 	JMP opened_6
 
 plain_5:
@@ -6685,13 +8846,13 @@ opened_6:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_12
+	JLE        keys_end_14
 	TESTQ      $0x00000003, CX
-	JZ         group_10
+	JZ         groups_15
 
-step_9:
+step_11:
 	CMPL         (R8), AX
-	JEQ          passed_13
+	JEQ          passed_18
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -6720,22 +8881,23 @@ step_9:
 	VFMADD231PS  Z24, Z26, Z3
 	VFMADD231PS  Z23, Z20, Z3
 
-passed_13:
+passed_18:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_9
+	JNZ   step_11
 	TESTQ CX, CX
-	JZ    keys_end_12
+	JZ    keys_end_14
 
-group_10:
+groups_15:
+group_12:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_11
+	JNZ          some_13
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -6831,17 +8993,17 @@ group_10:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_10
-	JMP          keys_end_12
+	JNZ          group_12
+	JMP          keys_end_14
 
-some_11:
-	JMP step_9
+some_13:
+	JMP step_11
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_10
+	JNZ  group_12
 
-keys_end_12:
+keys_end_14:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -6852,9 +9014,9 @@ keys_end_12:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_14
+	JNE  other_19
 
-strip_15:
+strip_20:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -6865,15 +9027,71 @@ strip_15:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000100
-	JLT          end_16
+	JLT          end_21
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_17
+	JZ           plain_22
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_24
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VMULPS       128(DX), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       192(DX), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_24
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VMULPS       128(DX)(BX*1), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       192(DX)(BX*1), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_23
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_23
+
+some_rows_24:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_19
+	JEQ          leave_25
+	CMPL         (R15), $0x80000000
+	JEQ          anew_26
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -6891,17 +9109,26 @@ strip_15:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_20
+	JMP          scaled_27
 
-leave_19:
+anew_26:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_27
+
+leave_25:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
 	VMOVUPS 192(DX), Z3
 
-scaled_20:
+scaled_27:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_21
+	JEQ          leave_28
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_29
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
@@ -6919,18 +9146,25 @@ scaled_20:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_22
+	JMP          scaled_30
 
-leave_21:
+anew_29:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_30
+
+leave_28:
 	VMOVUPS (DX)(BX*1), Z4
 	VMOVUPS 64(DX)(BX*1), Z5
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-scaled_22:
-	JMP opened_18
+scaled_30:
+	JMP opened_23
 
-plain_17:
+plain_22:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
@@ -6940,7 +9174,7 @@ plain_17:
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-opened_18:
+opened_23:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -6955,13 +9189,13 @@ opened_18:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_26
+	JLE        keys_end_34
 	TESTQ      $0x00000003, CX
-	JZ         group_24
+	JZ         groups_35
 
-step_23:
+step_31:
 	CMPQ         (R8), AX
-	JEQ          passed_27
+	JEQ          passed_38
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -7016,22 +9250,23 @@ step_23:
 	VFMADD231PS  Z24, Z26, Z7
 	VFMADD231PS  Z23, Z20, Z7
 
-passed_27:
+passed_38:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_23
+	JNZ   step_31
 	TESTQ CX, CX
-	JZ    keys_end_26
+	JZ    keys_end_34
 
-group_24:
+groups_35:
+group_32:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_25
+	JNZ          some_33
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -7171,17 +9406,17 @@ group_24:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_24
-	JMP          keys_end_26
+	JNZ          group_32
+	JMP          keys_end_34
 
-some_25:
-	JMP step_23
+some_33:
+	JMP step_31
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_24
+	JNZ  group_32
 
-keys_end_26:
+keys_end_34:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -7191,11 +9426,11 @@ keys_end_26:
 	VMOVUPS Z6, 128(DX)(BX*1)
 	VMOVUPS Z7, 192(DX)(BX*1)
 	ADDQ    $0x00000100, DI
-	JMP     strip_15
+	JMP     strip_20
 
-end_16:
-other_14:
-strip_29:
+end_21:
+other_19:
+strip_40:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -7206,59 +9441,173 @@ strip_29:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000080
-	JLT  end_30
+	JLT  end_41
 
-rows_31:
+rows_42:
 	CMPQ R14, $0x11
-	JGT  rows8_41
+	JGT  rows8_52
 	CMPQ R14, $0x11
-	JEQ  rows6_39
+	JEQ  rows6_50
 	CMPQ R14, $0x10
-	JEQ  rows8_41
+	JEQ  rows8_52
 	CMPQ R14, $0x0f
-	JEQ  rows8_41
+	JEQ  rows8_52
 	CMPQ R14, $0x0e
-	JEQ  rows7_40
+	JEQ  rows7_51
 	CMPQ R14, $0x0d
-	JEQ  rows7_40
+	JEQ  rows7_51
 	CMPQ R14, $0x0c
-	JEQ  rows6_39
+	JEQ  rows6_50
 	CMPQ R14, $0x0b
-	JEQ  rows6_39
+	JEQ  rows6_50
 	CMPQ R14, $0x0a
-	JEQ  rows5_38
+	JEQ  rows5_49
 	CMPQ R14, $0x09
-	JEQ  rows5_38
+	JEQ  rows5_49
 	CMPQ R14, $0x08
-	JEQ  rows8_41
+	JEQ  rows8_52
 	CMPQ R14, $0x07
-	JEQ  rows7_40
+	JEQ  rows7_51
 	CMPQ R14, $0x06
-	JEQ  rows6_39
+	JEQ  rows6_50
 	CMPQ R14, $0x05
-	JEQ  rows5_38
+	JEQ  rows5_49
 	CMPQ R14, $0x04
-	JEQ  rows4_37
+	JEQ  rows4_48
 	CMPQ R14, $0x03
-	JEQ  rows3_36
+	JEQ  rows3_47
 	CMPQ R14, $0x02
-	JEQ  rows2_35
+	JEQ  rows2_46
 	CMPQ R14, $0x01
-	JEQ  rows1_34
-	JMP  rows_end_32
+	JEQ  rows1_45
+	JMP  rows_end_43
 
-rows8_41:
+rows8_52:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_42
+	JZ           plain_53
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_55
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_55
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_55
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_55
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_55
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_55
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_55
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z12
+	VPADDD       Z21, Z12, Z23
+	VPTERNLOGD   $0x60, Z12, Z23, Z22
+	VMULPS       64(R9), Z20, Z13
+	VPADDD       Z21, Z13, Z23
+	VPTERNLOGD   $0x60, Z13, Z23, Z22
+	CMPL         28(R15), $0x00
+	JLT          some_rows_55
+	VBROADCASTSS 28(R15), Z20
+	VMULPS       (R9)(BX*1), Z20, Z14
+	VPADDD       Z21, Z14, Z23
+	VPTERNLOGD   $0x60, Z14, Z23, Z22
+	VMULPS       64(R9)(BX*1), Z20, Z15
+	VPADDD       Z21, Z15, Z23
+	VPTERNLOGD   $0x60, Z15, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_54
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	VPTESTMD     Z21, Z12, K2
+	VMOVUPS.Z    Z12, K2, Z12
+	VPTESTMD     Z21, Z13, K2
+	VMOVUPS.Z    Z13, K2, Z13
+	VPTESTMD     Z21, Z14, K2
+	VMOVUPS.Z    Z14, K2, Z14
+	VPTESTMD     Z21, Z15, K2
+	VMOVUPS.Z    Z15, K2, Z15
+	JMP          opened_54
+
+some_rows_55:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_44
+	JEQ          leave_56
+	CMPL         (R15), $0x80000000
+	JEQ          anew_57
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -7268,15 +9617,22 @@ rows8_41:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_45
+	JMP          scaled_58
 
-leave_44:
+anew_57:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_58
+
+leave_56:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_45:
+scaled_58:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_46
+	JEQ          leave_59
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_60
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -7286,15 +9642,22 @@ scaled_45:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_47
+	JMP          scaled_61
 
-leave_46:
+anew_60:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_61
+
+leave_59:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_47:
+scaled_61:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_48
+	JEQ          leave_62
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_63
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -7304,15 +9667,22 @@ scaled_47:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_49
+	JMP          scaled_64
 
-leave_48:
+anew_63:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_64
+
+leave_62:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_49:
+scaled_64:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_50
+	JEQ          leave_65
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_66
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -7322,15 +9692,22 @@ scaled_49:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_51
+	JMP          scaled_67
 
-leave_50:
+anew_66:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_67
+
+leave_65:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_51:
+scaled_67:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_52
+	JEQ          leave_68
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_69
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -7340,15 +9717,22 @@ scaled_51:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_53
+	JMP          scaled_70
 
-leave_52:
+anew_69:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_70
+
+leave_68:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_53:
+scaled_70:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_54
+	JEQ          leave_71
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_72
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -7358,15 +9742,22 @@ scaled_53:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_55
+	JMP          scaled_73
 
-leave_54:
+anew_72:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_73
+
+leave_71:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_55:
+scaled_73:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_56
+	JEQ          leave_74
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_75
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z12
 	VMULPS       Z20, Z12, Z12
@@ -7376,15 +9767,22 @@ scaled_55:
 	VMULPS       Z20, Z13, Z13
 	VPTESTMD     v70000000<>+0(SB), Z13, K2
 	VMOVUPS.Z    Z13, K2, Z13
-	JMP          scaled_57
+	JMP          scaled_76
 
-leave_56:
+anew_75:
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	JMP    scaled_76
+
+leave_74:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-scaled_57:
+scaled_76:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_58
+	JEQ          leave_77
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_78
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS      (R9)(BX*1), Z14
 	VMULPS       Z20, Z14, Z14
@@ -7394,16 +9792,21 @@ scaled_57:
 	VMULPS       Z20, Z15, Z15
 	VPTESTMD     v70000000<>+0(SB), Z15, K2
 	VMOVUPS.Z    Z15, K2, Z15
-	JMP          scaled_59
+	JMP          scaled_79
 
-leave_58:
+anew_78:
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	JMP    scaled_79
+
+leave_77:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-scaled_59:
-	JMP opened_43
+scaled_79:
+	JMP opened_54
 
-plain_42:
+plain_53:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -7421,7 +9824,7 @@ plain_42:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-opened_43:
+opened_54:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -7448,21 +9851,21 @@ opened_43:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_63
+	JLE        keys_end_83
 	TESTQ      $0x00000003, CX
-	JZ         group_61
+	JZ         groups_84
 
-step_60:
+step_80:
 	CMPQ (R8), AX
-	JNE  some_65
+	JNE  some_88
 	CMPQ 8(R8), AX
-	JNE  some_65
+	JNE  some_88
 	CMPQ 16(R8), AX
-	JNE  some_65
+	JNE  some_88
 	CMPQ 24(R8), AX
-	JEQ  passed_64
+	JEQ  passed_87
 
-some_65:
+some_88:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -7593,16 +9996,17 @@ some_65:
 	VFMADD231PS  Z24, Z26, Z15
 	VFMADD231PS  Z23, Z20, Z15
 
-passed_64:
+passed_87:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_60
+	JNZ   step_80
 	TESTQ CX, CX
-	JZ    keys_end_63
+	JZ    keys_end_83
 
-group_61:
+groups_84:
+group_81:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          16(R8), R15
@@ -7620,7 +10024,7 @@ group_61:
 	ORQ          16(R8)(R11*1), R15
 	ORQ          24(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_62
+	JNZ          some_82
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -7880,10 +10284,10 @@ group_61:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_61
-	JMP          keys_end_63
+	JNZ          group_81
+	JMP          keys_end_83
 
-some_62:
+some_82:
 	VMOVUPS (R8), X20
 	VPMAXSW 16(R8), X20, X20
 	VPMAXSW (R8)(R10*1), X20, X20
@@ -7896,13 +10300,13 @@ some_62:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_60
+	JNE     step_80
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_61
+	JNZ     group_81
 
-keys_end_63:
+keys_end_83:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -7925,20 +10329,121 @@ keys_end_63:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_31
+	JMP     rows_42
 
-rows7_40:
+rows7_51:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_66
+	JZ           plain_89
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_91
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_91
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_91
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_91
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_91
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_91
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_91
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z12
+	VPADDD       Z21, Z12, Z23
+	VPTERNLOGD   $0x60, Z12, Z23, Z22
+	VMULPS       64(R9), Z20, Z13
+	VPADDD       Z21, Z13, Z23
+	VPTERNLOGD   $0x60, Z13, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_90
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	VPTESTMD     Z21, Z12, K2
+	VMOVUPS.Z    Z12, K2, Z12
+	VPTESTMD     Z21, Z13, K2
+	VMOVUPS.Z    Z13, K2, Z13
+	JMP          opened_90
+
+some_rows_91:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_68
+	JEQ          leave_92
+	CMPL         (R15), $0x80000000
+	JEQ          anew_93
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -7948,15 +10453,22 @@ rows7_40:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_69
+	JMP          scaled_94
 
-leave_68:
+anew_93:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_94
+
+leave_92:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_69:
+scaled_94:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_70
+	JEQ          leave_95
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_96
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -7966,15 +10478,22 @@ scaled_69:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_71
+	JMP          scaled_97
 
-leave_70:
+anew_96:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_97
+
+leave_95:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_71:
+scaled_97:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_72
+	JEQ          leave_98
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_99
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -7984,15 +10503,22 @@ scaled_71:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_73
+	JMP          scaled_100
 
-leave_72:
+anew_99:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_100
+
+leave_98:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_73:
+scaled_100:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_74
+	JEQ          leave_101
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_102
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -8002,15 +10528,22 @@ scaled_73:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_75
+	JMP          scaled_103
 
-leave_74:
+anew_102:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_103
+
+leave_101:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_75:
+scaled_103:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_76
+	JEQ          leave_104
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_105
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -8020,15 +10553,22 @@ scaled_75:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_77
+	JMP          scaled_106
 
-leave_76:
+anew_105:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_106
+
+leave_104:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_77:
+scaled_106:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_78
+	JEQ          leave_107
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_108
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -8038,15 +10578,22 @@ scaled_77:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_79
+	JMP          scaled_109
 
-leave_78:
+anew_108:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_109
+
+leave_107:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_79:
+scaled_109:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_80
+	JEQ          leave_110
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_111
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z12
 	VMULPS       Z20, Z12, Z12
@@ -8056,16 +10603,21 @@ scaled_79:
 	VMULPS       Z20, Z13, Z13
 	VPTESTMD     v70000000<>+0(SB), Z13, K2
 	VMOVUPS.Z    Z13, K2, Z13
-	JMP          scaled_81
+	JMP          scaled_112
 
-leave_80:
+anew_111:
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	JMP    scaled_112
+
+leave_110:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-scaled_81:
-	JMP opened_67
+scaled_112:
+	JMP opened_90
 
-plain_66:
+plain_89:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -8081,7 +10633,7 @@ plain_66:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-opened_67:
+opened_90:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -8106,21 +10658,21 @@ opened_67:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_85
+	JLE        keys_end_116
 	TESTQ      $0x00000003, CX
-	JZ         group_83
+	JZ         groups_117
 
-step_82:
+step_113:
 	CMPQ (R8), AX
-	JNE  some_87
+	JNE  some_121
 	CMPQ 8(R8), AX
-	JNE  some_87
+	JNE  some_121
 	CMPQ 16(R8), AX
-	JNE  some_87
+	JNE  some_121
 	CMPQ 20(R8), AX
-	JEQ  passed_86
+	JEQ  passed_120
 
-some_87:
+some_121:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -8235,16 +10787,17 @@ some_87:
 	VFMADD231PS  Z24, Z26, Z13
 	VFMADD231PS  Z23, Z20, Z13
 
-passed_86:
+passed_120:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_82
+	JNZ   step_113
 	TESTQ CX, CX
-	JZ    keys_end_85
+	JZ    keys_end_116
 
-group_83:
+groups_117:
+group_114:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          16(R8), R15
@@ -8262,7 +10815,7 @@ group_83:
 	ORQ          16(R8)(R11*1), R15
 	ORQ          20(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_84
+	JNZ          some_115
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -8494,10 +11047,10 @@ group_83:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_83
-	JMP          keys_end_85
+	JNZ          group_114
+	JMP          keys_end_116
 
-some_84:
+some_115:
 	VMOVUPS (R8), X20
 	VPMAXSW 12(R8), X20, X20
 	VPMAXSW (R8)(R10*1), X20, X20
@@ -8510,13 +11063,13 @@ some_84:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_82
+	JNE     step_113
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_83
+	JNZ     group_114
 
-keys_end_85:
+keys_end_116:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -8537,20 +11090,108 @@ keys_end_85:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_31
+	JMP     rows_42
 
-rows6_39:
+rows6_50:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_88
+	JZ           plain_122
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_124
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_124
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_124
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_124
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_124
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_124
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_123
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	JMP          opened_123
+
+some_rows_124:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_90
+	JEQ          leave_125
+	CMPL         (R15), $0x80000000
+	JEQ          anew_126
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -8560,15 +11201,22 @@ rows6_39:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_91
+	JMP          scaled_127
 
-leave_90:
+anew_126:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_127
+
+leave_125:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_91:
+scaled_127:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_92
+	JEQ          leave_128
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_129
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -8578,15 +11226,22 @@ scaled_91:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_93
+	JMP          scaled_130
 
-leave_92:
+anew_129:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_130
+
+leave_128:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_93:
+scaled_130:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_94
+	JEQ          leave_131
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_132
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -8596,15 +11251,22 @@ scaled_93:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_95
+	JMP          scaled_133
 
-leave_94:
+anew_132:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_133
+
+leave_131:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_95:
+scaled_133:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_96
+	JEQ          leave_134
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_135
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -8614,15 +11276,22 @@ scaled_95:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_97
+	JMP          scaled_136
 
-leave_96:
+anew_135:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_136
+
+leave_134:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_97:
+scaled_136:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_98
+	JEQ          leave_137
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_138
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -8632,15 +11301,22 @@ scaled_97:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_99
+	JMP          scaled_139
 
-leave_98:
+anew_138:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_139
+
+leave_137:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_99:
+scaled_139:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_100
+	JEQ          leave_140
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_141
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -8650,16 +11326,21 @@ scaled_99:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_101
+	JMP          scaled_142
 
-leave_100:
+anew_141:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_142
+
+leave_140:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_101:
-	JMP opened_89
+scaled_142:
+	JMP opened_123
 
-plain_88:
+plain_122:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -8673,7 +11354,7 @@ plain_88:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-opened_89:
+opened_123:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -8694,19 +11375,19 @@ opened_89:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_105
+	JLE        keys_end_146
 	TESTQ      $0x00000003, CX
-	JZ         group_103
+	JZ         groups_147
 
-step_102:
+step_143:
 	CMPQ (R8), AX
-	JNE  some_107
+	JNE  some_151
 	CMPQ 8(R8), AX
-	JNE  some_107
+	JNE  some_151
 	CMPQ 16(R8), AX
-	JEQ  passed_106
+	JEQ  passed_150
 
-some_107:
+some_151:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -8805,16 +11486,17 @@ some_107:
 	VFMADD231PS  Z24, Z26, Z11
 	VFMADD231PS  Z23, Z20, Z11
 
-passed_106:
+passed_150:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_102
+	JNZ   step_143
 	TESTQ CX, CX
-	JZ    keys_end_105
+	JZ    keys_end_146
 
-group_103:
+groups_147:
+group_144:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          16(R8), R15
@@ -8828,7 +11510,7 @@ group_103:
 	ORQ          8(R8)(R11*1), R15
 	ORQ          16(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_104
+	JNZ          some_145
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -9032,10 +11714,10 @@ group_103:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_103
-	JMP          keys_end_105
+	JNZ          group_144
+	JMP          keys_end_146
 
-some_104:
+some_145:
 	VMOVUPS (R8), X20
 	VPMAXSW 8(R8), X20, X20
 	VPMAXSW (R8)(R10*1), X20, X20
@@ -9048,13 +11730,13 @@ some_104:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_102
+	JNE     step_143
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_103
+	JNZ     group_144
 
-keys_end_105:
+keys_end_146:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -9073,19 +11755,94 @@ keys_end_105:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_31
+	JMP     rows_42
 
-rows5_38:
+rows5_49:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_108
+	JZ           plain_152
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_154
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_154
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_154
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_154
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_154
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_153
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	JMP          opened_153
+
+some_rows_154:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_110
+	JEQ          leave_155
+	CMPL         (R15), $0x80000000
+	JEQ          anew_156
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -9095,15 +11852,22 @@ rows5_38:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_111
+	JMP          scaled_157
 
-leave_110:
+anew_156:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_157
+
+leave_155:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_111:
+scaled_157:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_112
+	JEQ          leave_158
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_159
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -9113,15 +11877,22 @@ scaled_111:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_113
+	JMP          scaled_160
 
-leave_112:
+anew_159:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_160
+
+leave_158:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_113:
+scaled_160:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_114
+	JEQ          leave_161
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_162
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -9131,15 +11902,22 @@ scaled_113:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_115
+	JMP          scaled_163
 
-leave_114:
+anew_162:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_163
+
+leave_161:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_115:
+scaled_163:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_116
+	JEQ          leave_164
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_165
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -9149,15 +11927,22 @@ scaled_115:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_117
+	JMP          scaled_166
 
-leave_116:
+anew_165:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_166
+
+leave_164:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_117:
+scaled_166:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_118
+	JEQ          leave_167
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_168
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -9167,16 +11952,21 @@ scaled_117:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_119
+	JMP          scaled_169
 
-leave_118:
+anew_168:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_169
+
+leave_167:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_119:
-	JMP opened_109
+scaled_169:
+	JMP opened_153
 
-plain_108:
+plain_152:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -9188,7 +11978,7 @@ plain_108:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-opened_109:
+opened_153:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -9207,19 +11997,19 @@ opened_109:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_123
+	JLE        keys_end_173
 	TESTQ      $0x00000003, CX
-	JZ         group_121
+	JZ         groups_174
 
-step_120:
+step_170:
 	CMPQ (R8), AX
-	JNE  some_125
+	JNE  some_178
 	CMPQ 8(R8), AX
-	JNE  some_125
+	JNE  some_178
 	CMPQ 12(R8), AX
-	JEQ  passed_124
+	JEQ  passed_177
 
-some_125:
+some_178:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -9302,16 +12092,17 @@ some_125:
 	VFMADD231PS  Z24, Z26, Z9
 	VFMADD231PS  Z23, Z20, Z9
 
-passed_124:
+passed_177:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_120
+	JNZ   step_170
 	TESTQ CX, CX
-	JZ    keys_end_123
+	JZ    keys_end_173
 
-group_121:
+groups_174:
+group_171:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          12(R8), R15
@@ -9325,7 +12116,7 @@ group_121:
 	ORQ          8(R8)(R11*1), R15
 	ORQ          12(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_122
+	JNZ          some_172
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -9501,10 +12292,10 @@ group_121:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_121
-	JMP          keys_end_123
+	JNZ          group_171
+	JMP          keys_end_173
 
-some_122:
+some_172:
 	VMOVUPS (R8), X20
 	VPMAXSW 4(R8), X20, X20
 	VPMAXSW (R8)(R10*1), X20, X20
@@ -9517,13 +12308,13 @@ some_122:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_120
+	JNE     step_170
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_121
+	JNZ     group_171
 
-keys_end_123:
+keys_end_173:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -9539,19 +12330,81 @@ keys_end_123:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_31
+	JMP     rows_42
 
-rows4_37:
+rows4_48:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_126
+	JZ           plain_179
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_181
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_181
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_181
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_181
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_180
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_180
+
+some_rows_181:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_128
+	JEQ          leave_182
+	CMPL         (R15), $0x80000000
+	JEQ          anew_183
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -9561,15 +12414,22 @@ rows4_37:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_129
+	JMP          scaled_184
 
-leave_128:
+anew_183:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_184
+
+leave_182:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_129:
+scaled_184:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_130
+	JEQ          leave_185
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_186
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -9579,15 +12439,22 @@ scaled_129:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_131
+	JMP          scaled_187
 
-leave_130:
+anew_186:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_187
+
+leave_185:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_131:
+scaled_187:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_132
+	JEQ          leave_188
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_189
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -9597,15 +12464,22 @@ scaled_131:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_133
+	JMP          scaled_190
 
-leave_132:
+anew_189:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_190
+
+leave_188:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_133:
+scaled_190:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_134
+	JEQ          leave_191
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_192
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -9615,16 +12489,21 @@ scaled_133:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_135
+	JMP          scaled_193
 
-leave_134:
+anew_192:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_193
+
+leave_191:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_135:
-	JMP opened_127
+scaled_193:
+	JMP opened_180
 
-plain_126:
+plain_179:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -9634,7 +12513,7 @@ plain_126:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-opened_127:
+opened_180:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -9651,17 +12530,17 @@ opened_127:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_139
+	JLE        keys_end_197
 	TESTQ      $0x00000003, CX
-	JZ         group_137
+	JZ         groups_198
 
-step_136:
+step_194:
 	CMPQ (R8), AX
-	JNE  some_141
+	JNE  some_202
 	CMPQ 8(R8), AX
-	JEQ  passed_140
+	JEQ  passed_201
 
-some_141:
+some_202:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -9728,16 +12607,17 @@ some_141:
 	VFMADD231PS  Z24, Z26, Z7
 	VFMADD231PS  Z23, Z20, Z7
 
-passed_140:
+passed_201:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_136
+	JNZ   step_194
 	TESTQ CX, CX
-	JZ    keys_end_139
+	JZ    keys_end_197
 
-group_137:
+groups_198:
+group_195:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -9747,7 +12627,7 @@ group_137:
 	ORQ          (R8)(R11*1), R15
 	ORQ          8(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_138
+	JNZ          some_196
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -9895,10 +12775,10 @@ group_137:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_137
-	JMP          keys_end_139
+	JNZ          group_195
+	JMP          keys_end_197
 
-some_138:
+some_196:
 	VMOVUPS (R8), X20
 	VPMAXSW (R8)(R10*1), X20, X20
 	VPMAXSW (R8)(R10*2), X20, X20
@@ -9907,13 +12787,13 @@ some_138:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_136
+	JNE     step_194
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_137
+	JNZ     group_195
 
-keys_end_139:
+keys_end_197:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -9927,19 +12807,68 @@ keys_end_139:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_31
+	JMP     rows_42
 
-rows3_36:
+rows3_47:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_142
+	JZ           plain_203
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_205
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_205
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_205
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_204
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	JMP          opened_204
+
+some_rows_205:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_144
+	JEQ          leave_206
+	CMPL         (R15), $0x80000000
+	JEQ          anew_207
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -9949,15 +12878,22 @@ rows3_36:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_145
+	JMP          scaled_208
 
-leave_144:
+anew_207:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_208
+
+leave_206:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_145:
+scaled_208:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_146
+	JEQ          leave_209
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_210
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -9967,15 +12903,22 @@ scaled_145:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_147
+	JMP          scaled_211
 
-leave_146:
+anew_210:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_211
+
+leave_209:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_147:
+scaled_211:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_148
+	JEQ          leave_212
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_213
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -9985,16 +12928,21 @@ scaled_147:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_149
+	JMP          scaled_214
 
-leave_148:
+anew_213:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_214
+
+leave_212:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_149:
-	JMP opened_143
+scaled_214:
+	JMP opened_204
 
-plain_142:
+plain_203:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -10002,7 +12950,7 @@ plain_142:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-opened_143:
+opened_204:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -10015,17 +12963,17 @@ opened_143:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_153
+	JLE        keys_end_218
 	TESTQ      $0x00000003, CX
-	JZ         group_151
+	JZ         groups_219
 
-step_150:
+step_215:
 	CMPQ (R8), AX
-	JNE  some_155
+	JNE  some_223
 	CMPQ 4(R8), AX
-	JEQ  passed_154
+	JEQ  passed_222
 
-some_155:
+some_223:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -10076,16 +13024,17 @@ some_155:
 	VFMADD231PS  Z24, Z26, Z5
 	VFMADD231PS  Z23, Z20, Z5
 
-passed_154:
+passed_222:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_150
+	JNZ   step_215
 	TESTQ CX, CX
-	JZ    keys_end_153
+	JZ    keys_end_218
 
-group_151:
+groups_219:
+group_216:
 	MOVQ         (R8), R15
 	ORQ          4(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -10095,7 +13044,7 @@ group_151:
 	ORQ          (R8)(R11*1), R15
 	ORQ          4(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_152
+	JNZ          some_217
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -10215,17 +13164,17 @@ group_151:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_151
-	JMP          keys_end_153
+	JNZ          group_216
+	JMP          keys_end_218
 
-some_152:
-	JMP step_150
+some_217:
+	JMP step_215
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_151
+	JNZ  group_216
 
-keys_end_153:
+keys_end_218:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -10237,17 +13186,53 @@ keys_end_153:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_31
+	JMP     rows_42
 
-rows2_35:
+rows2_46:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_156
+	JZ           plain_224
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_226
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_226
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_225
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_225
+
+some_rows_226:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_158
+	JEQ          leave_227
+	CMPL         (R15), $0x80000000
+	JEQ          anew_228
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -10257,15 +13242,22 @@ rows2_35:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_159
+	JMP          scaled_229
 
-leave_158:
+anew_228:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_229
+
+leave_227:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_159:
+scaled_229:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_160
+	JEQ          leave_230
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_231
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -10275,22 +13267,27 @@ scaled_159:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_161
+	JMP          scaled_232
 
-leave_160:
+anew_231:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_232
+
+leave_230:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_161:
-	JMP opened_157
+scaled_232:
+	JMP opened_225
 
-plain_156:
+plain_224:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-opened_157:
+opened_225:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -10301,13 +13298,13 @@ opened_157:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_165
+	JLE        keys_end_236
 	TESTQ      $0x00000003, CX
-	JZ         group_163
+	JZ         groups_237
 
-step_162:
+step_233:
 	CMPQ         (R8), AX
-	JEQ          passed_166
+	JEQ          passed_240
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -10342,22 +13339,23 @@ step_162:
 	VFMADD231PS  Z24, Z26, Z3
 	VFMADD231PS  Z23, Z20, Z3
 
-passed_166:
+passed_240:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_162
+	JNZ   step_233
 	TESTQ CX, CX
-	JZ    keys_end_165
+	JZ    keys_end_236
 
-group_163:
+groups_237:
+group_234:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_164
+	JNZ          some_235
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -10449,17 +13447,17 @@ group_163:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_163
-	JMP          keys_end_165
+	JNZ          group_234
+	JMP          keys_end_236
 
-some_164:
-	JMP step_162
+some_235:
+	JMP step_233
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_163
+	JNZ  group_234
 
-keys_end_165:
+keys_end_236:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, (DX)(BX*1)
@@ -10467,17 +13465,40 @@ keys_end_165:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_31
+	JMP     rows_42
 
-rows1_34:
+rows1_45:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_168
+	JZ           plain_242
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_244
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_243
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	JMP          opened_243
+
+some_rows_244:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_170
+	JEQ          leave_245
+	CMPL         (R15), $0x80000000
+	JEQ          anew_246
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -10487,20 +13508,25 @@ rows1_34:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_171
+	JMP          scaled_247
 
-leave_170:
+anew_246:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_247
+
+leave_245:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_171:
-	JMP opened_169
+scaled_247:
+	JMP opened_243
 
-plain_168:
+plain_242:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-opened_169:
+opened_243:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -10509,13 +13535,13 @@ opened_169:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_175
+	JLE        keys_end_251
 	TESTQ      $0x00000003, CX
-	JZ         group_173
+	JZ         groups_252
 
-step_172:
+step_248:
 	CMPL         (R8), AX
-	JEQ          passed_176
+	JEQ          passed_255
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -10534,22 +13560,23 @@ step_172:
 	VFMADD231PS  Z24, Z26, Z1
 	VFMADD231PS  Z23, Z20, Z1
 
-passed_176:
+passed_255:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_172
+	JNZ   step_248
 	TESTQ CX, CX
-	JZ    keys_end_175
+	JZ    keys_end_251
 
-group_173:
+groups_252:
+group_249:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_174
+	JNZ          some_250
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -10613,30 +13640,30 @@ group_173:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_173
-	JMP          keys_end_175
+	JNZ          group_249
+	JMP          keys_end_251
 
-some_174:
-	JMP step_172
+some_250:
+	JMP step_248
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_173
+	JNZ  group_249
 
-keys_end_175:
+keys_end_251:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_31
+	JMP     rows_42
 
-rows_end_32:
+rows_end_43:
 	ADDQ $0x00000080, DI
-	JMP  strip_29
+	JMP  strip_40
 
-end_30:
-strip_177:
+end_41:
+strip_256:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -10647,164 +13674,284 @@ strip_177:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_178
+	JLT  end_257
 
-rows_179:
+rows_258:
 	CMPQ R14, $0x11
-	JGT  rows8_189
+	JGT  rows8_268
 	CMPQ R14, $0x11
-	JEQ  rows6_187
+	JEQ  rows6_266
 	CMPQ R14, $0x10
-	JEQ  rows8_189
+	JEQ  rows8_268
 	CMPQ R14, $0x0f
-	JEQ  rows8_189
+	JEQ  rows8_268
 	CMPQ R14, $0x0e
-	JEQ  rows7_188
+	JEQ  rows7_267
 	CMPQ R14, $0x0d
-	JEQ  rows7_188
+	JEQ  rows7_267
 	CMPQ R14, $0x0c
-	JEQ  rows6_187
+	JEQ  rows6_266
 	CMPQ R14, $0x0b
-	JEQ  rows6_187
+	JEQ  rows6_266
 	CMPQ R14, $0x0a
-	JEQ  rows5_186
+	JEQ  rows5_265
 	CMPQ R14, $0x09
-	JEQ  rows5_186
+	JEQ  rows5_265
 	CMPQ R14, $0x08
-	JEQ  rows8_189
+	JEQ  rows8_268
 	CMPQ R14, $0x07
-	JEQ  rows7_188
+	JEQ  rows7_267
 	CMPQ R14, $0x06
-	JEQ  rows6_187
+	JEQ  rows6_266
 	CMPQ R14, $0x05
-	JEQ  rows5_186
+	JEQ  rows5_265
 	CMPQ R14, $0x04
-	JEQ  rows4_185
+	JEQ  rows4_264
 	CMPQ R14, $0x03
-	JEQ  rows3_184
+	JEQ  rows3_263
 	CMPQ R14, $0x02
-	JEQ  rows2_183
+	JEQ  rows2_262
 	CMPQ R14, $0x01
-	JEQ  rows1_182
-	JMP  rows_end_180
+	JEQ  rows1_261
+	JMP  rows_end_259
 
-rows8_189:
+rows8_268:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_190
+	JZ           plain_269
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_271
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_271
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_271
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_271
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_271
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_271
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_271
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	CMPL         28(R15), $0x00
+	JLT          some_rows_271
+	VBROADCASTSS 28(R15), Z20
+	VMULPS       (R9)(BX*1), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_270
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_270
+
+some_rows_271:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_192
+	JEQ          leave_272
+	CMPL         (R15), $0x80000000
+	JEQ          anew_273
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_193
+	JMP          scaled_274
 
-leave_192:
+anew_273:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_274
+
+leave_272:
 	VMOVUPS (DX), Z0
 
-scaled_193:
+scaled_274:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_194
+	JEQ          leave_275
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_276
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_195
+	JMP          scaled_277
 
-leave_194:
+anew_276:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_277
+
+leave_275:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_195:
+scaled_277:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_196
+	JEQ          leave_278
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_279
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_197
+	JMP          scaled_280
 
-leave_196:
+anew_279:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_280
+
+leave_278:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_197:
+scaled_280:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_198
+	JEQ          leave_281
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_282
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_199
+	JMP          scaled_283
 
-leave_198:
+anew_282:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_283
+
+leave_281:
 	VMOVUPS (R8), Z3
 
-scaled_199:
+scaled_283:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_200
+	JEQ          leave_284
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_285
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_201
+	JMP          scaled_286
 
-leave_200:
+anew_285:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_286
+
+leave_284:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_201:
+scaled_286:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_202
+	JEQ          leave_287
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_288
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_203
+	JMP          scaled_289
 
-leave_202:
+anew_288:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_289
+
+leave_287:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_203:
+scaled_289:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_204
+	JEQ          leave_290
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_291
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_205
+	JMP          scaled_292
 
-leave_204:
+anew_291:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_292
+
+leave_290:
 	VMOVUPS (R9), Z6
 
-scaled_205:
+scaled_292:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_206
+	JEQ          leave_293
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_294
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS      (R9)(BX*1), Z7
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_207
+	JMP          scaled_295
 
-leave_206:
+anew_294:
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_295
+
+leave_293:
 	VMOVUPS (R9)(BX*1), Z7
 
-scaled_207:
-	JMP opened_191
+scaled_295:
+	JMP opened_270
 
-plain_190:
+plain_269:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -10814,7 +13961,7 @@ plain_190:
 	VMOVUPS (R9), Z6
 	VMOVUPS (R9)(BX*1), Z7
 
-opened_191:
+opened_270:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -10833,21 +13980,21 @@ opened_191:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_211
+	JLE        keys_end_299
 	TESTQ      $0x00000003, CX
-	JZ         group_209
+	JZ         groups_300
 
-step_208:
+step_296:
 	CMPQ (R8), AX
-	JNE  some_213
+	JNE  some_304
 	CMPQ 8(R8), AX
-	JNE  some_213
+	JNE  some_304
 	CMPQ 16(R8), AX
-	JNE  some_213
+	JNE  some_304
 	CMPQ 24(R8), AX
-	JEQ  passed_212
+	JEQ  passed_303
 
-some_213:
+some_304:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -10938,16 +14085,17 @@ some_213:
 	VFMADD231PS  Z24, Z26, Z7
 	VFMADD231PS  Z23, Z20, Z7
 
-passed_212:
+passed_303:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_208
+	JNZ   step_296
 	TESTQ CX, CX
-	JZ    keys_end_211
+	JZ    keys_end_299
 
-group_209:
+groups_300:
+group_297:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          16(R8), R15
@@ -10965,7 +14113,7 @@ group_209:
 	ORQ          16(R8)(R11*1), R15
 	ORQ          24(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_210
+	JNZ          some_298
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -11145,10 +14293,10 @@ group_209:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_209
-	JMP          keys_end_211
+	JNZ          group_297
+	JMP          keys_end_299
 
-some_210:
+some_298:
 	VMOVUPS (R8), X20
 	VPMAXSW 16(R8), X20, X20
 	VPMAXSW (R8)(R10*1), X20, X20
@@ -11161,13 +14309,13 @@ some_210:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_208
+	JNE     step_296
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_209
+	JNZ     group_297
 
-keys_end_211:
+keys_end_299:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -11182,112 +14330,218 @@ keys_end_211:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_179
+	JMP     rows_258
 
-rows7_188:
+rows7_267:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_214
+	JZ           plain_305
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_307
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_307
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_307
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_307
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_307
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_307
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_307
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_306
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	JMP          opened_306
+
+some_rows_307:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_216
+	JEQ          leave_308
+	CMPL         (R15), $0x80000000
+	JEQ          anew_309
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_217
+	JMP          scaled_310
 
-leave_216:
+anew_309:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_310
+
+leave_308:
 	VMOVUPS (DX), Z0
 
-scaled_217:
+scaled_310:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_218
+	JEQ          leave_311
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_312
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_219
+	JMP          scaled_313
 
-leave_218:
+anew_312:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_313
+
+leave_311:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_219:
+scaled_313:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_220
+	JEQ          leave_314
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_315
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_221
+	JMP          scaled_316
 
-leave_220:
+anew_315:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_316
+
+leave_314:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_221:
+scaled_316:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_222
+	JEQ          leave_317
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_318
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_223
+	JMP          scaled_319
 
-leave_222:
+anew_318:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_319
+
+leave_317:
 	VMOVUPS (R8), Z3
 
-scaled_223:
+scaled_319:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_224
+	JEQ          leave_320
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_321
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_225
+	JMP          scaled_322
 
-leave_224:
+anew_321:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_322
+
+leave_320:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_225:
+scaled_322:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_226
+	JEQ          leave_323
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_324
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_227
+	JMP          scaled_325
 
-leave_226:
+anew_324:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_325
+
+leave_323:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_227:
+scaled_325:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_228
+	JEQ          leave_326
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_327
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_229
+	JMP          scaled_328
 
-leave_228:
+anew_327:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_328
+
+leave_326:
 	VMOVUPS (R9), Z6
 
-scaled_229:
-	JMP opened_215
+scaled_328:
+	JMP opened_306
 
-plain_214:
+plain_305:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -11296,7 +14550,7 @@ plain_214:
 	VMOVUPS (R8)(BX*2), Z5
 	VMOVUPS (R9), Z6
 
-opened_215:
+opened_306:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -11314,21 +14568,21 @@ opened_215:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_233
+	JLE        keys_end_332
 	TESTQ      $0x00000003, CX
-	JZ         group_231
+	JZ         groups_333
 
-step_230:
+step_329:
 	CMPQ (R8), AX
-	JNE  some_235
+	JNE  some_337
 	CMPQ 8(R8), AX
-	JNE  some_235
+	JNE  some_337
 	CMPQ 16(R8), AX
-	JNE  some_235
+	JNE  some_337
 	CMPQ 20(R8), AX
-	JEQ  passed_234
+	JEQ  passed_336
 
-some_235:
+some_337:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -11408,16 +14662,17 @@ some_235:
 	VFMADD231PS  Z24, Z26, Z6
 	VFMADD231PS  Z23, Z20, Z6
 
-passed_234:
+passed_336:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_230
+	JNZ   step_329
 	TESTQ CX, CX
-	JZ    keys_end_233
+	JZ    keys_end_332
 
-group_231:
+groups_333:
+group_330:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          16(R8), R15
@@ -11435,7 +14690,7 @@ group_231:
 	ORQ          16(R8)(R11*1), R15
 	ORQ          20(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_232
+	JNZ          some_331
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -11595,10 +14850,10 @@ group_231:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_231
-	JMP          keys_end_233
+	JNZ          group_330
+	JMP          keys_end_332
 
-some_232:
+some_331:
 	VMOVUPS (R8), X20
 	VPMAXSW 12(R8), X20, X20
 	VPMAXSW (R8)(R10*1), X20, X20
@@ -11611,13 +14866,13 @@ some_232:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_230
+	JNE     step_329
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_231
+	JNZ     group_330
 
-keys_end_233:
+keys_end_332:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -11631,99 +14886,191 @@ keys_end_233:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_179
+	JMP     rows_258
 
-rows6_187:
+rows6_266:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_236
+	JZ           plain_338
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_340
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_340
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_340
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_340
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_340
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_340
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_339
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	JMP          opened_339
+
+some_rows_340:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_238
+	JEQ          leave_341
+	CMPL         (R15), $0x80000000
+	JEQ          anew_342
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_239
+	JMP          scaled_343
 
-leave_238:
+anew_342:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_343
+
+leave_341:
 	VMOVUPS (DX), Z0
 
-scaled_239:
+scaled_343:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_240
+	JEQ          leave_344
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_345
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_241
+	JMP          scaled_346
 
-leave_240:
+anew_345:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_346
+
+leave_344:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_241:
+scaled_346:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_242
+	JEQ          leave_347
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_348
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_243
+	JMP          scaled_349
 
-leave_242:
+anew_348:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_349
+
+leave_347:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_243:
+scaled_349:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_244
+	JEQ          leave_350
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_351
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_245
+	JMP          scaled_352
 
-leave_244:
+anew_351:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_352
+
+leave_350:
 	VMOVUPS (R8), Z3
 
-scaled_245:
+scaled_352:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_246
+	JEQ          leave_353
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_354
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_247
+	JMP          scaled_355
 
-leave_246:
+anew_354:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_355
+
+leave_353:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_247:
+scaled_355:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_248
+	JEQ          leave_356
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_357
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_249
+	JMP          scaled_358
 
-leave_248:
+anew_357:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_358
+
+leave_356:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_249:
-	JMP opened_237
+scaled_358:
+	JMP opened_339
 
-plain_236:
+plain_338:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -11731,7 +15078,7 @@ plain_236:
 	VMOVUPS (R8)(BX*1), Z4
 	VMOVUPS (R8)(BX*2), Z5
 
-opened_237:
+opened_339:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -11746,19 +15093,19 @@ opened_237:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_253
+	JLE        keys_end_362
 	TESTQ      $0x00000003, CX
-	JZ         group_251
+	JZ         groups_363
 
-step_250:
+step_359:
 	CMPQ (R8), AX
-	JNE  some_255
+	JNE  some_367
 	CMPQ 8(R8), AX
-	JNE  some_255
+	JNE  some_367
 	CMPQ 16(R8), AX
-	JEQ  passed_254
+	JEQ  passed_366
 
-some_255:
+some_367:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -11827,16 +15174,17 @@ some_255:
 	VFMADD231PS  Z24, Z26, Z5
 	VFMADD231PS  Z23, Z20, Z5
 
-passed_254:
+passed_366:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_250
+	JNZ   step_359
 	TESTQ CX, CX
-	JZ    keys_end_253
+	JZ    keys_end_362
 
-group_251:
+groups_363:
+group_360:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          16(R8), R15
@@ -11850,7 +15198,7 @@ group_251:
 	ORQ          8(R8)(R11*1), R15
 	ORQ          16(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_252
+	JNZ          some_361
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -11990,10 +15338,10 @@ group_251:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_251
-	JMP          keys_end_253
+	JNZ          group_360
+	JMP          keys_end_362
 
-some_252:
+some_361:
 	VMOVUPS (R8), X20
 	VPMAXSW 8(R8), X20, X20
 	VPMAXSW (R8)(R10*1), X20, X20
@@ -12006,13 +15354,13 @@ some_252:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_250
+	JNE     step_359
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_251
+	JNZ     group_360
 
-keys_end_253:
+keys_end_362:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -12025,92 +15373,170 @@ keys_end_253:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_179
+	JMP     rows_258
 
-rows5_186:
+rows5_265:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_256
+	JZ           plain_368
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_370
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_370
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_370
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_370
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_370
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_369
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	JMP          opened_369
+
+some_rows_370:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_258
+	JEQ          leave_371
+	CMPL         (R15), $0x80000000
+	JEQ          anew_372
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_259
+	JMP          scaled_373
 
-leave_258:
+anew_372:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_373
+
+leave_371:
 	VMOVUPS (DX), Z0
 
-scaled_259:
+scaled_373:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_260
+	JEQ          leave_374
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_375
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_261
+	JMP          scaled_376
 
-leave_260:
+anew_375:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_376
+
+leave_374:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_261:
+scaled_376:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_262
+	JEQ          leave_377
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_378
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_263
+	JMP          scaled_379
 
-leave_262:
+anew_378:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_379
+
+leave_377:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_263:
+scaled_379:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_264
+	JEQ          leave_380
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_381
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_265
+	JMP          scaled_382
 
-leave_264:
+anew_381:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_382
+
+leave_380:
 	VMOVUPS (R8), Z3
 
-scaled_265:
+scaled_382:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_266
+	JEQ          leave_383
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_384
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_267
+	JMP          scaled_385
 
-leave_266:
+anew_384:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_385
+
+leave_383:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_267:
-	JMP opened_257
+scaled_385:
+	JMP opened_369
 
-plain_256:
+plain_368:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 	VMOVUPS (R8)(BX*1), Z4
 
-opened_257:
+opened_369:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -12124,19 +15550,19 @@ opened_257:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_271
+	JLE        keys_end_389
 	TESTQ      $0x00000003, CX
-	JZ         group_269
+	JZ         groups_390
 
-step_268:
+step_386:
 	CMPQ (R8), AX
-	JNE  some_273
+	JNE  some_394
 	CMPQ 8(R8), AX
-	JNE  some_273
+	JNE  some_394
 	CMPQ 12(R8), AX
-	JEQ  passed_272
+	JEQ  passed_393
 
-some_273:
+some_394:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -12194,16 +15620,17 @@ some_273:
 	VFMADD231PS  Z24, Z26, Z4
 	VFMADD231PS  Z23, Z20, Z4
 
-passed_272:
+passed_393:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_268
+	JNZ   step_386
 	TESTQ CX, CX
-	JZ    keys_end_271
+	JZ    keys_end_389
 
-group_269:
+groups_390:
+group_387:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          12(R8), R15
@@ -12217,7 +15644,7 @@ group_269:
 	ORQ          8(R8)(R11*1), R15
 	ORQ          12(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_270
+	JNZ          some_388
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -12337,10 +15764,10 @@ group_269:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_269
-	JMP          keys_end_271
+	JNZ          group_387
+	JMP          keys_end_389
 
-some_270:
+some_388:
 	VMOVUPS (R8), X20
 	VPMAXSW 4(R8), X20, X20
 	VPMAXSW (R8)(R10*1), X20, X20
@@ -12353,13 +15780,13 @@ some_270:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_268
+	JNE     step_386
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_269
+	JNZ     group_387
 
-keys_end_271:
+keys_end_389:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -12370,78 +15797,142 @@ keys_end_271:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_179
+	JMP     rows_258
 
-rows4_185:
+rows4_264:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_274
+	JZ           plain_395
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_397
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_397
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_397
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_397
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_396
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_396
+
+some_rows_397:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_276
+	JEQ          leave_398
+	CMPL         (R15), $0x80000000
+	JEQ          anew_399
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_277
+	JMP          scaled_400
 
-leave_276:
+anew_399:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_400
+
+leave_398:
 	VMOVUPS (DX), Z0
 
-scaled_277:
+scaled_400:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_278
+	JEQ          leave_401
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_402
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_279
+	JMP          scaled_403
 
-leave_278:
+anew_402:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_403
+
+leave_401:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_279:
+scaled_403:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_280
+	JEQ          leave_404
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_405
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_281
+	JMP          scaled_406
 
-leave_280:
+anew_405:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_406
+
+leave_404:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_281:
+scaled_406:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_282
+	JEQ          leave_407
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_408
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_283
+	JMP          scaled_409
 
-leave_282:
+anew_408:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_409
+
+leave_407:
 	VMOVUPS (R8), Z3
 
-scaled_283:
-	JMP opened_275
+scaled_409:
+	JMP opened_396
 
-plain_274:
+plain_395:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 
-opened_275:
+opened_396:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -12454,17 +15945,17 @@ opened_275:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_287
+	JLE        keys_end_413
 	TESTQ      $0x00000003, CX
-	JZ         group_285
+	JZ         groups_414
 
-step_284:
+step_410:
 	CMPQ (R8), AX
-	JNE  some_289
+	JNE  some_418
 	CMPQ 8(R8), AX
-	JEQ  passed_288
+	JEQ  passed_417
 
-some_289:
+some_418:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -12511,16 +16002,17 @@ some_289:
 	VFMADD231PS  Z24, Z26, Z3
 	VFMADD231PS  Z23, Z20, Z3
 
-passed_288:
+passed_417:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_284
+	JNZ   step_410
 	TESTQ CX, CX
-	JZ    keys_end_287
+	JZ    keys_end_413
 
-group_285:
+groups_414:
+group_411:
 	MOVQ         (R8), R15
 	ORQ          8(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -12530,7 +16022,7 @@ group_285:
 	ORQ          (R8)(R11*1), R15
 	ORQ          8(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_286
+	JNZ          some_412
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -12630,10 +16122,10 @@ group_285:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_285
-	JMP          keys_end_287
+	JNZ          group_411
+	JMP          keys_end_413
 
-some_286:
+some_412:
 	VMOVUPS (R8), X20
 	VPMAXSW (R8)(R10*1), X20, X20
 	VPMAXSW (R8)(R10*2), X20, X20
@@ -12642,13 +16134,13 @@ some_286:
 	VPMAXSW X21, X20, X20
 	VMOVQ   X20, R15
 	CMPQ    R15, AX
-	JNE     step_284
+	JNE     step_410
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_285
+	JNZ     group_411
 
-keys_end_287:
+keys_end_413:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -12658,64 +16150,114 @@ keys_end_287:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_179
+	JMP     rows_258
 
-rows3_184:
+rows3_263:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_290
+	JZ           plain_419
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_421
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_421
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_421
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_420
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	JMP          opened_420
+
+some_rows_421:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_292
+	JEQ          leave_422
+	CMPL         (R15), $0x80000000
+	JEQ          anew_423
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_293
+	JMP          scaled_424
 
-leave_292:
+anew_423:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_424
+
+leave_422:
 	VMOVUPS (DX), Z0
 
-scaled_293:
+scaled_424:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_294
+	JEQ          leave_425
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_426
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_295
+	JMP          scaled_427
 
-leave_294:
+anew_426:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_427
+
+leave_425:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_295:
+scaled_427:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_296
+	JEQ          leave_428
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_429
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_297
+	JMP          scaled_430
 
-leave_296:
+anew_429:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_430
+
+leave_428:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_297:
-	JMP opened_291
+scaled_430:
+	JMP opened_420
 
-plain_290:
+plain_419:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 
-opened_291:
+opened_420:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -12725,17 +16267,17 @@ opened_291:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_301
+	JLE        keys_end_434
 	TESTQ      $0x00000003, CX
-	JZ         group_299
+	JZ         groups_435
 
-step_298:
+step_431:
 	CMPQ (R8), AX
-	JNE  some_303
+	JNE  some_439
 	CMPQ 4(R8), AX
-	JEQ  passed_302
+	JEQ  passed_438
 
-some_303:
+some_439:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -12771,16 +16313,17 @@ some_303:
 	VFMADD231PS  Z24, Z26, Z2
 	VFMADD231PS  Z23, Z20, Z2
 
-passed_302:
+passed_438:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_298
+	JNZ   step_431
 	TESTQ CX, CX
-	JZ    keys_end_301
+	JZ    keys_end_434
 
-group_299:
+groups_435:
+group_432:
 	MOVQ         (R8), R15
 	ORQ          4(R8), R15
 	ORQ          (R8)(R10*1), R15
@@ -12790,7 +16333,7 @@ group_299:
 	ORQ          (R8)(R11*1), R15
 	ORQ          4(R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_300
+	JNZ          some_433
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -12870,17 +16413,17 @@ group_299:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_299
-	JMP          keys_end_301
+	JNZ          group_432
+	JMP          keys_end_434
 
-some_300:
-	JMP step_298
+some_433:
+	JMP step_431
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_299
+	JNZ  group_432
 
-keys_end_301:
+keys_end_434:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -12889,48 +16432,84 @@ keys_end_301:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_179
+	JMP     rows_258
 
-rows2_183:
+rows2_262:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_304
+	JZ           plain_440
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_442
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_442
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_441
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	JMP          opened_441
+
+some_rows_442:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_306
+	JEQ          leave_443
+	CMPL         (R15), $0x80000000
+	JEQ          anew_444
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_307
+	JMP          scaled_445
 
-leave_306:
+anew_444:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_445
+
+leave_443:
 	VMOVUPS (DX), Z0
 
-scaled_307:
+scaled_445:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_308
+	JEQ          leave_446
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_447
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_309
+	JMP          scaled_448
 
-leave_308:
+anew_447:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_448
+
+leave_446:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_309:
-	JMP opened_305
+scaled_448:
+	JMP opened_441
 
-plain_304:
+plain_440:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 
-opened_305:
+opened_441:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -12939,13 +16518,13 @@ opened_305:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_313
+	JLE        keys_end_452
 	TESTQ      $0x00000003, CX
-	JZ         group_311
+	JZ         groups_453
 
-step_310:
+step_449:
 	CMPQ         (R8), AX
-	JEQ          passed_314
+	JEQ          passed_456
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -12970,22 +16549,23 @@ step_310:
 	VFMADD231PS  Z24, Z26, Z1
 	VFMADD231PS  Z23, Z20, Z1
 
-passed_314:
+passed_456:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_310
+	JNZ   step_449
 	TESTQ CX, CX
-	JZ    keys_end_313
+	JZ    keys_end_452
 
-group_311:
+groups_453:
+group_450:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_312
+	JNZ          some_451
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -13045,50 +16625,72 @@ group_311:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_311
-	JMP          keys_end_313
+	JNZ          group_450
+	JMP          keys_end_452
 
-some_312:
-	JMP step_310
+some_451:
+	JMP step_449
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_311
+	JNZ  group_450
 
-keys_end_313:
+keys_end_452:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_179
+	JMP     rows_258
 
-rows1_182:
+rows1_261:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_316
+	JZ           plain_458
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_460
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_459
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	JMP          opened_459
+
+some_rows_460:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_318
+	JEQ          leave_461
+	CMPL         (R15), $0x80000000
+	JEQ          anew_462
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_319
+	JMP          scaled_463
 
-leave_318:
+anew_462:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_463
+
+leave_461:
 	VMOVUPS (DX), Z0
 
-scaled_319:
-	JMP opened_317
+scaled_463:
+	JMP opened_459
 
-plain_316:
+plain_458:
 	VMOVUPS (DX), Z0
 
-opened_317:
+opened_459:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -13096,13 +16698,13 @@ opened_317:
 	MOVQ       $0x8000800080008000, AX
 	MOVQ       pairs+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_323
+	JLE        keys_end_467
 	TESTQ      $0x00000003, CX
-	JZ         group_321
+	JZ         groups_468
 
-step_320:
+step_464:
 	CMPL         (R8), AX
-	JEQ          passed_324
+	JEQ          passed_471
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VPBROADCASTD (R8), Z20
 	VPCMPEQW     Z21, Z20, K3
@@ -13116,22 +16718,23 @@ step_320:
 	VFMADD231PS  Z24, Z26, Z0
 	VFMADD231PS  Z23, Z20, Z0
 
-passed_324:
+passed_471:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_320
+	JNZ   step_464
 	TESTQ CX, CX
-	JZ    keys_end_323
+	JZ    keys_end_467
 
-group_321:
+groups_468:
+group_465:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_322
+	JNZ          some_466
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -13171,28 +16774,28 @@ group_321:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_321
-	JMP          keys_end_323
+	JNZ          group_465
+	JMP          keys_end_467
 
-some_322:
-	JMP step_320
+some_466:
+	JMP step_464
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_321
+	JNZ  group_465
 
-keys_end_323:
+keys_end_467:
 	VMOVUPS Z0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_179
+	JMP     rows_258
 
-rows_end_180:
+rows_end_259:
 	ADDQ $0x00000040, DI
-	JMP  strip_177
+	JMP  strip_256
 
-end_178:
+end_257:
 	MOVQ  v_base+64(FP), R15
 	MOVQ  o_base+0(FP), DX
 	ADDQ  DI, DX
@@ -13203,169 +16806,217 @@ end_178:
 	MOVQ  p_base+32(FP), SI
 	MOVQ  n+128(FP), R14
 	SHRQ  $0x02, AX
-	JZ    end_326
+	JZ    end_473
 	MOVQ  AX, CX
 	MOVL  $0x00000001, R15
 	SHLL  CL, R15
 	DECL  R15
 	KMOVW R15, K1
 
-rows_327:
+rows_474:
 	CMPQ R14, $0x11
-	JGT  rows8_337
+	JGT  rows8_484
 	CMPQ R14, $0x11
-	JEQ  rows6_335
+	JEQ  rows6_482
 	CMPQ R14, $0x10
-	JEQ  rows8_337
+	JEQ  rows8_484
 	CMPQ R14, $0x0f
-	JEQ  rows8_337
+	JEQ  rows8_484
 	CMPQ R14, $0x0e
-	JEQ  rows7_336
+	JEQ  rows7_483
 	CMPQ R14, $0x0d
-	JEQ  rows7_336
+	JEQ  rows7_483
 	CMPQ R14, $0x0c
-	JEQ  rows6_335
+	JEQ  rows6_482
 	CMPQ R14, $0x0b
-	JEQ  rows6_335
+	JEQ  rows6_482
 	CMPQ R14, $0x0a
-	JEQ  rows5_334
+	JEQ  rows5_481
 	CMPQ R14, $0x09
-	JEQ  rows5_334
+	JEQ  rows5_481
 	CMPQ R14, $0x08
-	JEQ  rows8_337
+	JEQ  rows8_484
 	CMPQ R14, $0x07
-	JEQ  rows7_336
+	JEQ  rows7_483
 	CMPQ R14, $0x06
-	JEQ  rows6_335
+	JEQ  rows6_482
 	CMPQ R14, $0x05
-	JEQ  rows5_334
+	JEQ  rows5_481
 	CMPQ R14, $0x04
-	JEQ  rows4_333
+	JEQ  rows4_480
 	CMPQ R14, $0x03
-	JEQ  rows3_332
+	JEQ  rows3_479
 	CMPQ R14, $0x02
-	JEQ  rows2_331
+	JEQ  rows2_478
 	CMPQ R14, $0x01
-	JEQ  rows1_330
-	JMP  rows_end_328
+	JEQ  rows1_477
+	JMP  rows_end_475
 
-rows8_337:
+rows8_484:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_338
+	JZ           plain_485
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_340
+	JEQ          leave_487
+	CMPL         (R15), $0x80000000
+	JEQ          anew_488
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_341
+	JMP          scaled_489
 
-leave_340:
+anew_488:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_489
+
+leave_487:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_341:
+scaled_489:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_342
+	JEQ          leave_490
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_491
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_343
+	JMP          scaled_492
 
-leave_342:
+anew_491:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_492
+
+leave_490:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_343:
+scaled_492:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_344
+	JEQ          leave_493
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_494
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_345
+	JMP          scaled_495
 
-leave_344:
+anew_494:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_495
+
+leave_493:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_345:
+scaled_495:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_346
+	JEQ          leave_496
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_497
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_347
+	JMP          scaled_498
 
-leave_346:
+anew_497:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_498
+
+leave_496:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_347:
+scaled_498:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_348
+	JEQ          leave_499
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_500
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_349
+	JMP          scaled_501
 
-leave_348:
+anew_500:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_501
+
+leave_499:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_349:
+scaled_501:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_350
+	JEQ          leave_502
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_503
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_351
+	JMP          scaled_504
 
-leave_350:
+anew_503:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_504
+
+leave_502:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_351:
+scaled_504:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_352
+	JEQ          leave_505
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_506
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_353
+	JMP          scaled_507
 
-leave_352:
+anew_506:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_507
+
+leave_505:
 	VMOVUPS.Z (R9), K1, Z6
 
-scaled_353:
+scaled_507:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_354
+	JEQ          leave_508
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_509
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS.Z    (R9)(BX*1), K1, Z7
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_355
+	JMP          scaled_510
 
-leave_354:
+anew_509:
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_510
+
+leave_508:
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-scaled_355:
-	JMP opened_339
+scaled_510:
+	JMP opened_486
 
-plain_338:
+plain_485:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -13375,25 +17026,25 @@ plain_338:
 	VMOVUPS.Z (R9), K1, Z6
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-opened_339:
+opened_486:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_359
+	JLE   keys_end_514
 
-step_356:
+step_511:
 	CMPQ (R8), AX
-	JNE  some_361
+	JNE  some_519
 	CMPQ 8(R8), AX
-	JNE  some_361
+	JNE  some_519
 	CMPQ 16(R8), AX
-	JNE  some_361
+	JNE  some_519
 	CMPQ 24(R8), AX
-	JEQ  passed_360
+	JEQ  passed_518
 
-some_361:
+some_519:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VMOVUPS.Z    (R9), K1, Z18
 	VPBROADCASTD (R8), Z20
@@ -13485,13 +17136,13 @@ some_361:
 	VFMADD231PS  Z24, Z26, Z7
 	VFMADD231PS  Z23, Z20, Z7
 
-passed_360:
+passed_518:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_356
+	JNZ  step_511
 
-keys_end_359:
+keys_end_514:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -13506,112 +17157,154 @@ keys_end_359:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_327
+	JMP     rows_474
 
-rows7_336:
+rows7_483:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_362
+	JZ           plain_520
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_364
+	JEQ          leave_522
+	CMPL         (R15), $0x80000000
+	JEQ          anew_523
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_365
+	JMP          scaled_524
 
-leave_364:
+anew_523:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_524
+
+leave_522:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_365:
+scaled_524:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_366
+	JEQ          leave_525
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_526
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_367
+	JMP          scaled_527
 
-leave_366:
+anew_526:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_527
+
+leave_525:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_367:
+scaled_527:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_368
+	JEQ          leave_528
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_529
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_369
+	JMP          scaled_530
 
-leave_368:
+anew_529:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_530
+
+leave_528:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_369:
+scaled_530:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_370
+	JEQ          leave_531
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_532
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_371
+	JMP          scaled_533
 
-leave_370:
+anew_532:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_533
+
+leave_531:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_371:
+scaled_533:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_372
+	JEQ          leave_534
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_535
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_373
+	JMP          scaled_536
 
-leave_372:
+anew_535:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_536
+
+leave_534:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_373:
+scaled_536:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_374
+	JEQ          leave_537
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_538
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_375
+	JMP          scaled_539
 
-leave_374:
+anew_538:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_539
+
+leave_537:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_375:
+scaled_539:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_376
+	JEQ          leave_540
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_541
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_377
+	JMP          scaled_542
 
-leave_376:
+anew_541:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_542
+
+leave_540:
 	VMOVUPS.Z (R9), K1, Z6
 
-scaled_377:
-	JMP opened_363
+scaled_542:
+	JMP opened_521
 
-plain_362:
+plain_520:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -13620,25 +17313,25 @@ plain_362:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 	VMOVUPS.Z (R9), K1, Z6
 
-opened_363:
+opened_521:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_381
+	JLE   keys_end_546
 
-step_378:
+step_543:
 	CMPQ (R8), AX
-	JNE  some_383
+	JNE  some_551
 	CMPQ 8(R8), AX
-	JNE  some_383
+	JNE  some_551
 	CMPQ 16(R8), AX
-	JNE  some_383
+	JNE  some_551
 	CMPQ 20(R8), AX
-	JEQ  passed_382
+	JEQ  passed_550
 
-some_383:
+some_551:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VMOVUPS.Z    (R9), K1, Z18
 	VPBROADCASTD (R8), Z20
@@ -13719,13 +17412,13 @@ some_383:
 	VFMADD231PS  Z24, Z26, Z6
 	VFMADD231PS  Z23, Z20, Z6
 
-passed_382:
+passed_550:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_378
+	JNZ  step_543
 
-keys_end_381:
+keys_end_546:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -13739,99 +17432,135 @@ keys_end_381:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_327
+	JMP     rows_474
 
-rows6_335:
+rows6_482:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_384
+	JZ           plain_552
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_386
+	JEQ          leave_554
+	CMPL         (R15), $0x80000000
+	JEQ          anew_555
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_387
+	JMP          scaled_556
 
-leave_386:
+anew_555:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_556
+
+leave_554:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_387:
+scaled_556:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_388
+	JEQ          leave_557
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_558
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_389
+	JMP          scaled_559
 
-leave_388:
+anew_558:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_559
+
+leave_557:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_389:
+scaled_559:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_390
+	JEQ          leave_560
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_561
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_391
+	JMP          scaled_562
 
-leave_390:
+anew_561:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_562
+
+leave_560:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_391:
+scaled_562:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_392
+	JEQ          leave_563
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_564
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_393
+	JMP          scaled_565
 
-leave_392:
+anew_564:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_565
+
+leave_563:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_393:
+scaled_565:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_394
+	JEQ          leave_566
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_567
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_395
+	JMP          scaled_568
 
-leave_394:
+anew_567:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_568
+
+leave_566:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_395:
+scaled_568:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_396
+	JEQ          leave_569
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_570
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_397
+	JMP          scaled_571
 
-leave_396:
+anew_570:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_571
+
+leave_569:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_397:
-	JMP opened_385
+scaled_571:
+	JMP opened_553
 
-plain_384:
+plain_552:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -13839,23 +17568,23 @@ plain_384:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-opened_385:
+opened_553:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_401
+	JLE   keys_end_575
 
-step_398:
+step_572:
 	CMPQ (R8), AX
-	JNE  some_403
+	JNE  some_580
 	CMPQ 8(R8), AX
-	JNE  some_403
+	JNE  some_580
 	CMPQ 16(R8), AX
-	JEQ  passed_402
+	JEQ  passed_579
 
-some_403:
+some_580:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VMOVUPS.Z    (R9), K1, Z18
 	VPBROADCASTD (R8), Z20
@@ -13925,13 +17654,13 @@ some_403:
 	VFMADD231PS  Z24, Z26, Z5
 	VFMADD231PS  Z23, Z20, Z5
 
-passed_402:
+passed_579:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_398
+	JNZ  step_572
 
-keys_end_401:
+keys_end_575:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -13944,108 +17673,138 @@ keys_end_401:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_327
+	JMP     rows_474
 
-rows5_334:
+rows5_481:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_404
+	JZ           plain_581
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_406
+	JEQ          leave_583
+	CMPL         (R15), $0x80000000
+	JEQ          anew_584
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_407
+	JMP          scaled_585
 
-leave_406:
+anew_584:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_585
+
+leave_583:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_407:
+scaled_585:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_408
+	JEQ          leave_586
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_587
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_409
+	JMP          scaled_588
 
-leave_408:
+anew_587:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_588
+
+leave_586:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_409:
+scaled_588:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_410
+	JEQ          leave_589
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_590
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_411
+	JMP          scaled_591
 
-leave_410:
+anew_590:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_591
+
+leave_589:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_411:
+scaled_591:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_412
+	JEQ          leave_592
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_593
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_413
+	JMP          scaled_594
 
-leave_412:
+anew_593:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_594
+
+leave_592:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_413:
+scaled_594:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_414
+	JEQ          leave_595
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_596
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_415
+	JMP          scaled_597
 
-leave_414:
+anew_596:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_597
+
+leave_595:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_415:
-	JMP opened_405
+scaled_597:
+	JMP opened_582
 
-plain_404:
+plain_581:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-opened_405:
+opened_582:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_419
+	JLE   keys_end_601
 
-step_416:
+step_598:
 	CMPQ (R8), AX
-	JNE  some_421
+	JNE  some_606
 	CMPQ 8(R8), AX
-	JNE  some_421
+	JNE  some_606
 	CMPQ 12(R8), AX
-	JEQ  passed_420
+	JEQ  passed_605
 
-some_421:
+some_606:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VMOVUPS.Z    (R9), K1, Z18
 	VPBROADCASTD (R8), Z20
@@ -14104,13 +17863,13 @@ some_421:
 	VFMADD231PS  Z24, Z26, Z4
 	VFMADD231PS  Z23, Z20, Z4
 
-passed_420:
+passed_605:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_416
+	JNZ  step_598
 
-keys_end_419:
+keys_end_601:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -14121,92 +17880,116 @@ keys_end_419:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_327
+	JMP     rows_474
 
-rows4_333:
+rows4_480:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_422
+	JZ           plain_607
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_424
+	JEQ          leave_609
+	CMPL         (R15), $0x80000000
+	JEQ          anew_610
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_425
+	JMP          scaled_611
 
-leave_424:
+anew_610:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_611
+
+leave_609:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_425:
+scaled_611:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_426
+	JEQ          leave_612
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_613
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_427
+	JMP          scaled_614
 
-leave_426:
+anew_613:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_614
+
+leave_612:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_427:
+scaled_614:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_428
+	JEQ          leave_615
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_616
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_429
+	JMP          scaled_617
 
-leave_428:
+anew_616:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_617
+
+leave_615:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_429:
+scaled_617:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_430
+	JEQ          leave_618
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_619
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_431
+	JMP          scaled_620
 
-leave_430:
+anew_619:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_620
+
+leave_618:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_431:
-	JMP opened_423
+scaled_620:
+	JMP opened_608
 
-plain_422:
+plain_607:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 
-opened_423:
+opened_608:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_435
+	JLE   keys_end_624
 
-step_432:
+step_621:
 	CMPQ (R8), AX
-	JNE  some_437
+	JNE  some_629
 	CMPQ 8(R8), AX
-	JEQ  passed_436
+	JEQ  passed_628
 
-some_437:
+some_629:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VMOVUPS.Z    (R9), K1, Z18
 	VPBROADCASTD (R8), Z20
@@ -14254,13 +18037,13 @@ some_437:
 	VFMADD231PS  Z24, Z26, Z3
 	VFMADD231PS  Z23, Z20, Z3
 
-passed_436:
+passed_628:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_432
+	JNZ  step_621
 
-keys_end_435:
+keys_end_624:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -14270,78 +18053,96 @@ keys_end_435:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_327
+	JMP     rows_474
 
-rows3_332:
+rows3_479:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_438
+	JZ           plain_630
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_440
+	JEQ          leave_632
+	CMPL         (R15), $0x80000000
+	JEQ          anew_633
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_441
+	JMP          scaled_634
 
-leave_440:
+anew_633:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_634
+
+leave_632:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_441:
+scaled_634:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_442
+	JEQ          leave_635
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_636
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_443
+	JMP          scaled_637
 
-leave_442:
+anew_636:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_637
+
+leave_635:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_443:
+scaled_637:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_444
+	JEQ          leave_638
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_639
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_445
+	JMP          scaled_640
 
-leave_444:
+anew_639:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_640
+
+leave_638:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_445:
-	JMP opened_439
+scaled_640:
+	JMP opened_631
 
-plain_438:
+plain_630:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-opened_439:
+opened_631:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_449
+	JLE   keys_end_644
 
-step_446:
+step_641:
 	CMPQ (R8), AX
-	JNE  some_451
+	JNE  some_649
 	CMPQ 4(R8), AX
-	JEQ  passed_450
+	JEQ  passed_648
 
-some_451:
+some_649:
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VMOVUPS.Z    (R9), K1, Z18
 	VPBROADCASTD (R8), Z20
@@ -14378,13 +18179,13 @@ some_451:
 	VFMADD231PS  Z24, Z26, Z2
 	VFMADD231PS  Z23, Z20, Z2
 
-passed_450:
+passed_648:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_446
+	JNZ  step_641
 
-keys_end_449:
+keys_end_644:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -14393,58 +18194,70 @@ keys_end_449:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_327
+	JMP     rows_474
 
-rows2_331:
+rows2_478:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_452
+	JZ           plain_650
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_454
+	JEQ          leave_652
+	CMPL         (R15), $0x80000000
+	JEQ          anew_653
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_455
+	JMP          scaled_654
 
-leave_454:
+anew_653:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_654
+
+leave_652:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_455:
+scaled_654:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_456
+	JEQ          leave_655
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_656
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_457
+	JMP          scaled_657
 
-leave_456:
+anew_656:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_657
+
+leave_655:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_457:
-	JMP opened_453
+scaled_657:
+	JMP opened_651
 
-plain_452:
+plain_650:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-opened_453:
+opened_651:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_461
+	JLE   keys_end_661
 
-step_458:
+step_658:
 	CMPQ         (R8), AX
-	JEQ          passed_462
+	JEQ          passed_665
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VMOVUPS.Z    (R9), K1, Z18
 	VPBROADCASTD (R8), Z20
@@ -14470,56 +18283,62 @@ step_458:
 	VFMADD231PS  Z24, Z26, Z1
 	VFMADD231PS  Z23, Z20, Z1
 
-passed_462:
+passed_665:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_458
+	JNZ  step_658
 
-keys_end_461:
+keys_end_661:
 	VMOVUPS Z0, K1, (DX)
 	VMOVUPS Z1, K1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_327
+	JMP     rows_474
 
-rows1_330:
+rows1_477:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_464
+	JZ           plain_667
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_466
+	JEQ          leave_669
+	CMPL         (R15), $0x80000000
+	JEQ          anew_670
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_467
+	JMP          scaled_671
 
-leave_466:
+anew_670:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_671
+
+leave_669:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_467:
-	JMP opened_465
+scaled_671:
+	JMP opened_668
 
-plain_464:
+plain_667:
 	VMOVUPS.Z (DX), K1, Z0
 
-opened_465:
+opened_668:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000800080008000, AX
 	MOVQ  pairs+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_471
+	JLE   keys_end_675
 
-step_468:
+step_672:
 	CMPL         (R8), AX
-	JEQ          passed_472
+	JEQ          passed_679
 	VBROADCASTSS c80008000<>+0(SB), Z21
 	VMOVUPS.Z    (R9), K1, Z18
 	VPBROADCASTD (R8), Z20
@@ -14534,21 +18353,21 @@ step_468:
 	VFMADD231PS  Z24, Z26, Z0
 	VFMADD231PS  Z23, Z20, Z0
 
-passed_472:
+passed_679:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_468
+	JNZ  step_672
 
-keys_end_471:
+keys_end_675:
 	VMOVUPS Z0, K1, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_327
+	JMP     rows_474
 
-rows_end_328:
-end_326:
+rows_end_475:
+end_473:
 done_1:
 	VZEROUPPER
 	RET
@@ -14592,8 +18411,41 @@ strip_3:
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_7
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VMULPS       128(DX), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       192(DX), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_6
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_6
+
+some_rows_7:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_7
+	JEQ          leave_8
+	CMPL         (R15), $0x80000000
+	JEQ          anew_9
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -14611,15 +18463,22 @@ strip_3:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_8
+	JMP          scaled_10
 
-leave_7:
+anew_9:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_10
+
+leave_8:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
 	VMOVUPS 192(DX), Z3
 
-scaled_8:
+scaled_10:
 	JMP opened_6
 
 plain_5:
@@ -14642,16 +18501,16 @@ opened_6:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_13
+	JLE        few_18
 	MOVQ       R15, CX
 
-few_13:
+few_18:
 	TESTQ CX, CX
-	JLE   keys_end_12
+	JLE   keys_end_14
 	TESTQ $0x00000003, CX
-	JZ    group_10
+	JZ    groups_15
 
-step_9:
+step_11:
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -14679,11 +18538,12 @@ step_9:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_9
+	JNZ          step_11
 	TESTQ        CX, CX
-	JZ           keys_end_12
+	JZ           keys_end_14
 
-group_10:
+groups_15:
+group_12:
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -14779,9 +18639,9 @@ group_10:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_10
+	JNZ          group_12
 
-keys_end_12:
+keys_end_14:
 	MOVQ  n+128(FP), R15
 	SUBQ  R14, R15
 	ADDQ  seen+144(FP), R15
@@ -14790,12 +18650,12 @@ keys_end_12:
 	NEGQ  R15
 	ADDQ  pairs+120(FP), R15
 	TESTQ $0x00000001, AX
-	JNZ   stairs_odd_15
-	JMP   stairs_end_16
+	JNZ   stairs_odd_20
+	JMP   stairs_end_21
 
-stairs_odd_15:
+stairs_odd_20:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_16
+	JLT          stairs_end_21
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -14827,7 +18687,7 @@ stairs_odd_15:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_16:
+stairs_end_21:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -14838,9 +18698,9 @@ stairs_end_16:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_17
+	JNE  other_22
 
-strip_18:
+strip_23:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -14851,15 +18711,71 @@ strip_18:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000100
-	JLT          end_19
+	JLT          end_24
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_20
+	JZ           plain_25
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_27
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VMULPS       128(DX), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       192(DX), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_27
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VMULPS       128(DX)(BX*1), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       192(DX)(BX*1), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_26
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_26
+
+some_rows_27:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_22
+	JEQ          leave_28
+	CMPL         (R15), $0x80000000
+	JEQ          anew_29
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -14877,17 +18793,26 @@ strip_18:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_23
+	JMP          scaled_30
 
-leave_22:
+anew_29:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_30
+
+leave_28:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
 	VMOVUPS 192(DX), Z3
 
-scaled_23:
+scaled_30:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_24
+	JEQ          leave_31
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_32
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
@@ -14905,18 +18830,25 @@ scaled_23:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_25
+	JMP          scaled_33
 
-leave_24:
+anew_32:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_33
+
+leave_31:
 	VMOVUPS (DX)(BX*1), Z4
 	VMOVUPS 64(DX)(BX*1), Z5
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-scaled_25:
-	JMP opened_21
+scaled_33:
+	JMP opened_26
 
-plain_20:
+plain_25:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
@@ -14926,7 +18858,7 @@ plain_20:
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-opened_21:
+opened_26:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -14944,16 +18876,16 @@ opened_21:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_30
+	JLE        few_41
 	MOVQ       R15, CX
 
-few_30:
+few_41:
 	TESTQ CX, CX
-	JLE   keys_end_29
+	JLE   keys_end_37
 	TESTQ $0x00000003, CX
-	JZ    group_27
+	JZ    groups_38
 
-step_26:
+step_34:
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -14992,11 +18924,12 @@ step_26:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_26
+	JNZ          step_34
 	TESTQ        CX, CX
-	JZ           keys_end_29
+	JZ           keys_end_37
 
-group_27:
+groups_38:
+group_35:
 	VPBROADCASTD (R8), Z22
 	VPANDD       vffff0000<>+0(SB), Z22, Z23
 	VPSLLD       $0x10, Z22, Z22
@@ -15136,9 +19069,9 @@ group_27:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_27
+	JNZ          group_35
 
-keys_end_29:
+keys_end_37:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -15147,9 +19080,9 @@ keys_end_29:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_32
+	JNZ          stairs_odd_43
 	CMPQ         R15, $0x01
-	JLT          stairs_end_33
+	JLT          stairs_end_44
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -15180,11 +19113,11 @@ keys_end_29:
 	VFMADD231PS  Z20, Z24, Z7
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_33
+	JMP          stairs_end_44
 
-stairs_odd_32:
+stairs_odd_43:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_33
+	JLT          stairs_end_44
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -15236,7 +19169,7 @@ stairs_odd_32:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_33:
+stairs_end_44:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -15246,11 +19179,11 @@ stairs_end_33:
 	VMOVUPS Z6, 128(DX)(BX*1)
 	VMOVUPS Z7, 192(DX)(BX*1)
 	ADDQ    $0x00000100, DI
-	JMP     strip_18
+	JMP     strip_23
 
-end_19:
-other_17:
-strip_34:
+end_24:
+other_22:
+strip_45:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -15261,59 +19194,173 @@ strip_34:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000080
-	JLT  end_35
+	JLT  end_46
 
-rows_36:
+rows_47:
 	CMPQ R14, $0x11
-	JGT  rows8_46
+	JGT  rows8_57
 	CMPQ R14, $0x11
-	JEQ  rows6_44
+	JEQ  rows6_55
 	CMPQ R14, $0x10
-	JEQ  rows8_46
+	JEQ  rows8_57
 	CMPQ R14, $0x0f
-	JEQ  rows8_46
+	JEQ  rows8_57
 	CMPQ R14, $0x0e
-	JEQ  rows7_45
+	JEQ  rows7_56
 	CMPQ R14, $0x0d
-	JEQ  rows7_45
+	JEQ  rows7_56
 	CMPQ R14, $0x0c
-	JEQ  rows6_44
+	JEQ  rows6_55
 	CMPQ R14, $0x0b
-	JEQ  rows6_44
+	JEQ  rows6_55
 	CMPQ R14, $0x0a
-	JEQ  rows5_43
+	JEQ  rows5_54
 	CMPQ R14, $0x09
-	JEQ  rows5_43
+	JEQ  rows5_54
 	CMPQ R14, $0x08
-	JEQ  rows8_46
+	JEQ  rows8_57
 	CMPQ R14, $0x07
-	JEQ  rows7_45
+	JEQ  rows7_56
 	CMPQ R14, $0x06
-	JEQ  rows6_44
+	JEQ  rows6_55
 	CMPQ R14, $0x05
-	JEQ  rows5_43
+	JEQ  rows5_54
 	CMPQ R14, $0x04
-	JEQ  rows4_42
+	JEQ  rows4_53
 	CMPQ R14, $0x03
-	JEQ  rows3_41
+	JEQ  rows3_52
 	CMPQ R14, $0x02
-	JEQ  rows2_40
+	JEQ  rows2_51
 	CMPQ R14, $0x01
-	JEQ  rows1_39
-	JMP  rows_end_37
+	JEQ  rows1_50
+	JMP  rows_end_48
 
-rows8_46:
+rows8_57:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_47
+	JZ           plain_58
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_60
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_60
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_60
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_60
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_60
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_60
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_60
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z12
+	VPADDD       Z21, Z12, Z23
+	VPTERNLOGD   $0x60, Z12, Z23, Z22
+	VMULPS       64(R9), Z20, Z13
+	VPADDD       Z21, Z13, Z23
+	VPTERNLOGD   $0x60, Z13, Z23, Z22
+	CMPL         28(R15), $0x00
+	JLT          some_rows_60
+	VBROADCASTSS 28(R15), Z20
+	VMULPS       (R9)(BX*1), Z20, Z14
+	VPADDD       Z21, Z14, Z23
+	VPTERNLOGD   $0x60, Z14, Z23, Z22
+	VMULPS       64(R9)(BX*1), Z20, Z15
+	VPADDD       Z21, Z15, Z23
+	VPTERNLOGD   $0x60, Z15, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_59
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	VPTESTMD     Z21, Z12, K2
+	VMOVUPS.Z    Z12, K2, Z12
+	VPTESTMD     Z21, Z13, K2
+	VMOVUPS.Z    Z13, K2, Z13
+	VPTESTMD     Z21, Z14, K2
+	VMOVUPS.Z    Z14, K2, Z14
+	VPTESTMD     Z21, Z15, K2
+	VMOVUPS.Z    Z15, K2, Z15
+	JMP          opened_59
+
+some_rows_60:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_49
+	JEQ          leave_61
+	CMPL         (R15), $0x80000000
+	JEQ          anew_62
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -15323,15 +19370,22 @@ rows8_46:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_50
+	JMP          scaled_63
 
-leave_49:
+anew_62:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_63
+
+leave_61:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_50:
+scaled_63:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_51
+	JEQ          leave_64
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_65
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -15341,15 +19395,22 @@ scaled_50:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_52
+	JMP          scaled_66
 
-leave_51:
+anew_65:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_66
+
+leave_64:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_52:
+scaled_66:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_53
+	JEQ          leave_67
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_68
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -15359,15 +19420,22 @@ scaled_52:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_54
+	JMP          scaled_69
 
-leave_53:
+anew_68:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_69
+
+leave_67:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_54:
+scaled_69:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_55
+	JEQ          leave_70
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_71
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -15377,15 +19445,22 @@ scaled_54:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_56
+	JMP          scaled_72
 
-leave_55:
+anew_71:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_72
+
+leave_70:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_56:
+scaled_72:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_57
+	JEQ          leave_73
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_74
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -15395,15 +19470,22 @@ scaled_56:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_58
+	JMP          scaled_75
 
-leave_57:
+anew_74:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_75
+
+leave_73:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_58:
+scaled_75:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_59
+	JEQ          leave_76
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_77
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -15413,15 +19495,22 @@ scaled_58:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_60
+	JMP          scaled_78
 
-leave_59:
+anew_77:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_78
+
+leave_76:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_60:
+scaled_78:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_61
+	JEQ          leave_79
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_80
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z12
 	VMULPS       Z20, Z12, Z12
@@ -15431,15 +19520,22 @@ scaled_60:
 	VMULPS       Z20, Z13, Z13
 	VPTESTMD     v70000000<>+0(SB), Z13, K2
 	VMOVUPS.Z    Z13, K2, Z13
-	JMP          scaled_62
+	JMP          scaled_81
 
-leave_61:
+anew_80:
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	JMP    scaled_81
+
+leave_79:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-scaled_62:
+scaled_81:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_63
+	JEQ          leave_82
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_83
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS      (R9)(BX*1), Z14
 	VMULPS       Z20, Z14, Z14
@@ -15449,16 +19545,21 @@ scaled_62:
 	VMULPS       Z20, Z15, Z15
 	VPTESTMD     v70000000<>+0(SB), Z15, K2
 	VMOVUPS.Z    Z15, K2, Z15
-	JMP          scaled_64
+	JMP          scaled_84
 
-leave_63:
+anew_83:
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	JMP    scaled_84
+
+leave_82:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-scaled_64:
-	JMP opened_48
+scaled_84:
+	JMP opened_59
 
-plain_47:
+plain_58:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -15476,7 +19577,7 @@ plain_47:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-opened_48:
+opened_59:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -15506,16 +19607,16 @@ opened_48:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_69
+	JLE        few_92
 	MOVQ       R15, CX
 
-few_69:
+few_92:
 	TESTQ CX, CX
-	JLE   keys_end_68
+	JLE   keys_end_88
 	TESTQ $0x00000003, CX
-	JZ    group_66
+	JZ    groups_89
 
-step_65:
+step_85:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -15584,11 +19685,12 @@ step_65:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_65
+	JNZ          step_85
 	TESTQ        CX, CX
-	JZ           keys_end_68
+	JZ           keys_end_88
 
-group_66:
+groups_89:
+group_86:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -15848,9 +19950,9 @@ group_66:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_66
+	JNZ          group_86
 
-keys_end_68:
+keys_end_88:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -15859,9 +19961,9 @@ keys_end_68:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_71
+	JNZ          stairs_odd_94
 	CMPQ         R15, $0x01
-	JLT          stairs_end_72
+	JLT          stairs_end_95
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -15939,7 +20041,7 @@ keys_end_68:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_72
+	JLT          stairs_end_95
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -15997,7 +20099,7 @@ keys_end_68:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_72
+	JLT          stairs_end_95
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16035,7 +20137,7 @@ keys_end_68:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_72
+	JLT          stairs_end_95
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16052,11 +20154,11 @@ keys_end_68:
 	VFMADD231PS  Z20, Z24, Z15
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_72
+	JMP          stairs_end_95
 
-stairs_odd_71:
+stairs_odd_94:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_72
+	JLT          stairs_end_95
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16144,7 +20246,7 @@ stairs_odd_71:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_72
+	JLT          stairs_end_95
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16212,7 +20314,7 @@ stairs_odd_71:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_72
+	JLT          stairs_end_95
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16260,7 +20362,7 @@ stairs_odd_71:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_72
+	JLT          stairs_end_95
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16288,7 +20390,7 @@ stairs_odd_71:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_72:
+stairs_end_95:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -16311,20 +20413,121 @@ stairs_end_72:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_36
+	JMP     rows_47
 
-rows7_45:
+rows7_56:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_73
+	JZ           plain_96
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_98
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_98
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_98
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_98
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_98
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_98
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_98
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z12
+	VPADDD       Z21, Z12, Z23
+	VPTERNLOGD   $0x60, Z12, Z23, Z22
+	VMULPS       64(R9), Z20, Z13
+	VPADDD       Z21, Z13, Z23
+	VPTERNLOGD   $0x60, Z13, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_97
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	VPTESTMD     Z21, Z12, K2
+	VMOVUPS.Z    Z12, K2, Z12
+	VPTESTMD     Z21, Z13, K2
+	VMOVUPS.Z    Z13, K2, Z13
+	JMP          opened_97
+
+some_rows_98:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_75
+	JEQ          leave_99
+	CMPL         (R15), $0x80000000
+	JEQ          anew_100
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -16334,15 +20537,22 @@ rows7_45:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_76
+	JMP          scaled_101
 
-leave_75:
+anew_100:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_101
+
+leave_99:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_76:
+scaled_101:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_77
+	JEQ          leave_102
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_103
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -16352,15 +20562,22 @@ scaled_76:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_78
+	JMP          scaled_104
 
-leave_77:
+anew_103:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_104
+
+leave_102:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_78:
+scaled_104:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_79
+	JEQ          leave_105
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_106
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -16370,15 +20587,22 @@ scaled_78:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_80
+	JMP          scaled_107
 
-leave_79:
+anew_106:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_107
+
+leave_105:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_80:
+scaled_107:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_81
+	JEQ          leave_108
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_109
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -16388,15 +20612,22 @@ scaled_80:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_82
+	JMP          scaled_110
 
-leave_81:
+anew_109:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_110
+
+leave_108:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_82:
+scaled_110:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_83
+	JEQ          leave_111
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_112
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -16406,15 +20637,22 @@ scaled_82:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_84
+	JMP          scaled_113
 
-leave_83:
+anew_112:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_113
+
+leave_111:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_84:
+scaled_113:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_85
+	JEQ          leave_114
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_115
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -16424,15 +20662,22 @@ scaled_84:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_86
+	JMP          scaled_116
 
-leave_85:
+anew_115:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_116
+
+leave_114:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_86:
+scaled_116:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_87
+	JEQ          leave_117
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_118
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z12
 	VMULPS       Z20, Z12, Z12
@@ -16442,16 +20687,21 @@ scaled_86:
 	VMULPS       Z20, Z13, Z13
 	VPTESTMD     v70000000<>+0(SB), Z13, K2
 	VMOVUPS.Z    Z13, K2, Z13
-	JMP          scaled_88
+	JMP          scaled_119
 
-leave_87:
+anew_118:
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	JMP    scaled_119
+
+leave_117:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-scaled_88:
-	JMP opened_74
+scaled_119:
+	JMP opened_97
 
-plain_73:
+plain_96:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -16467,7 +20717,7 @@ plain_73:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-opened_74:
+opened_97:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -16495,16 +20745,16 @@ opened_74:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_93
+	JLE        few_127
 	MOVQ       R15, CX
 
-few_93:
+few_127:
 	TESTQ CX, CX
-	JLE   keys_end_92
+	JLE   keys_end_123
 	TESTQ $0x00000003, CX
-	JZ    group_90
+	JZ    groups_124
 
-step_89:
+step_120:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -16566,11 +20816,12 @@ step_89:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_89
+	JNZ          step_120
 	TESTQ        CX, CX
-	JZ           keys_end_92
+	JZ           keys_end_123
 
-group_90:
+groups_124:
+group_121:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -16802,9 +21053,9 @@ group_90:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_90
+	JNZ          group_121
 
-keys_end_92:
+keys_end_123:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -16813,9 +21064,9 @@ keys_end_92:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_95
+	JNZ          stairs_odd_129
 	CMPQ         R15, $0x01
-	JLT          stairs_end_96
+	JLT          stairs_end_130
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16883,7 +21134,7 @@ keys_end_92:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_96
+	JLT          stairs_end_130
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16931,7 +21182,7 @@ keys_end_92:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_96
+	JLT          stairs_end_130
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -16958,11 +21209,11 @@ keys_end_92:
 	VFMADD231PS  Z20, Z24, Z13
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_96
+	JMP          stairs_end_130
 
-stairs_odd_95:
+stairs_odd_129:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_96
+	JLT          stairs_end_130
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17040,7 +21291,7 @@ stairs_odd_95:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_96
+	JLT          stairs_end_130
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17098,7 +21349,7 @@ stairs_odd_95:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_96
+	JLT          stairs_end_130
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17136,7 +21387,7 @@ stairs_odd_95:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_96
+	JLT          stairs_end_130
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17154,7 +21405,7 @@ stairs_odd_95:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_96:
+stairs_end_130:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -17175,20 +21426,108 @@ stairs_end_96:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_36
+	JMP     rows_47
 
-rows6_44:
+rows6_55:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_97
+	JZ           plain_131
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_133
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_133
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_133
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_133
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_133
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_133
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z10
+	VPADDD       Z21, Z10, Z23
+	VPTERNLOGD   $0x60, Z10, Z23, Z22
+	VMULPS       64(R8)(BX*2), Z20, Z11
+	VPADDD       Z21, Z11, Z23
+	VPTERNLOGD   $0x60, Z11, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_132
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	VPTESTMD     Z21, Z10, K2
+	VMOVUPS.Z    Z10, K2, Z10
+	VPTESTMD     Z21, Z11, K2
+	VMOVUPS.Z    Z11, K2, Z11
+	JMP          opened_132
+
+some_rows_133:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_99
+	JEQ          leave_134
+	CMPL         (R15), $0x80000000
+	JEQ          anew_135
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -17198,15 +21537,22 @@ rows6_44:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_100
+	JMP          scaled_136
 
-leave_99:
+anew_135:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_136
+
+leave_134:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_100:
+scaled_136:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_101
+	JEQ          leave_137
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_138
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -17216,15 +21562,22 @@ scaled_100:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_102
+	JMP          scaled_139
 
-leave_101:
+anew_138:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_139
+
+leave_137:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_102:
+scaled_139:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_103
+	JEQ          leave_140
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_141
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -17234,15 +21587,22 @@ scaled_102:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_104
+	JMP          scaled_142
 
-leave_103:
+anew_141:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_142
+
+leave_140:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_104:
+scaled_142:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_105
+	JEQ          leave_143
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_144
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -17252,15 +21612,22 @@ scaled_104:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_106
+	JMP          scaled_145
 
-leave_105:
+anew_144:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_145
+
+leave_143:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_106:
+scaled_145:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_107
+	JEQ          leave_146
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_147
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -17270,15 +21637,22 @@ scaled_106:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_108
+	JMP          scaled_148
 
-leave_107:
+anew_147:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_148
+
+leave_146:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_108:
+scaled_148:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_109
+	JEQ          leave_149
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_150
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z10
 	VMULPS       Z20, Z10, Z10
@@ -17288,16 +21662,21 @@ scaled_108:
 	VMULPS       Z20, Z11, Z11
 	VPTESTMD     v70000000<>+0(SB), Z11, K2
 	VMOVUPS.Z    Z11, K2, Z11
-	JMP          scaled_110
+	JMP          scaled_151
 
-leave_109:
+anew_150:
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	JMP    scaled_151
+
+leave_149:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-scaled_110:
-	JMP opened_98
+scaled_151:
+	JMP opened_132
 
-plain_97:
+plain_131:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -17311,7 +21690,7 @@ plain_97:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-opened_98:
+opened_132:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -17335,16 +21714,16 @@ opened_98:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_115
+	JLE        few_159
 	MOVQ       R15, CX
 
-few_115:
+few_159:
 	TESTQ CX, CX
-	JLE   keys_end_114
+	JLE   keys_end_155
 	TESTQ $0x00000003, CX
-	JZ    group_112
+	JZ    groups_156
 
-step_111:
+step_152:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -17399,11 +21778,12 @@ step_111:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_111
+	JNZ          step_152
 	TESTQ        CX, CX
-	JZ           keys_end_114
+	JZ           keys_end_155
 
-group_112:
+groups_156:
+group_153:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -17607,9 +21987,9 @@ group_112:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_112
+	JNZ          group_153
 
-keys_end_114:
+keys_end_155:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -17618,9 +21998,9 @@ keys_end_114:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_117
+	JNZ          stairs_odd_161
 	CMPQ         R15, $0x01
-	JLT          stairs_end_118
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17678,7 +22058,7 @@ keys_end_114:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_118
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17716,7 +22096,7 @@ keys_end_114:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_118
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17733,11 +22113,11 @@ keys_end_114:
 	VFMADD231PS  Z20, Z24, Z11
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_118
+	JMP          stairs_end_162
 
-stairs_odd_117:
+stairs_odd_161:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_118
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17805,7 +22185,7 @@ stairs_odd_117:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_118
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17853,7 +22233,7 @@ stairs_odd_117:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_118
+	JLT          stairs_end_162
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -17881,7 +22261,7 @@ stairs_odd_117:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_118:
+stairs_end_162:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -17900,19 +22280,94 @@ stairs_end_118:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_36
+	JMP     rows_47
 
-rows5_43:
+rows5_54:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_119
+	JZ           plain_163
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_165
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_165
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_165
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_165
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_165
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z8
+	VPADDD       Z21, Z8, Z23
+	VPTERNLOGD   $0x60, Z8, Z23, Z22
+	VMULPS       64(R8)(BX*1), Z20, Z9
+	VPADDD       Z21, Z9, Z23
+	VPTERNLOGD   $0x60, Z9, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_164
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	VPTESTMD     Z21, Z8, K2
+	VMOVUPS.Z    Z8, K2, Z8
+	VPTESTMD     Z21, Z9, K2
+	VMOVUPS.Z    Z9, K2, Z9
+	JMP          opened_164
+
+some_rows_165:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_121
+	JEQ          leave_166
+	CMPL         (R15), $0x80000000
+	JEQ          anew_167
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -17922,15 +22377,22 @@ rows5_43:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_122
+	JMP          scaled_168
 
-leave_121:
+anew_167:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_168
+
+leave_166:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_122:
+scaled_168:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_123
+	JEQ          leave_169
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_170
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -17940,15 +22402,22 @@ scaled_122:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_124
+	JMP          scaled_171
 
-leave_123:
+anew_170:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_171
+
+leave_169:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_124:
+scaled_171:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_125
+	JEQ          leave_172
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_173
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -17958,15 +22427,22 @@ scaled_124:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_126
+	JMP          scaled_174
 
-leave_125:
+anew_173:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_174
+
+leave_172:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_126:
+scaled_174:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_127
+	JEQ          leave_175
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_176
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -17976,15 +22452,22 @@ scaled_126:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_128
+	JMP          scaled_177
 
-leave_127:
+anew_176:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_177
+
+leave_175:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_128:
+scaled_177:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_129
+	JEQ          leave_178
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_179
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z8
 	VMULPS       Z20, Z8, Z8
@@ -17994,16 +22477,21 @@ scaled_128:
 	VMULPS       Z20, Z9, Z9
 	VPTESTMD     v70000000<>+0(SB), Z9, K2
 	VMOVUPS.Z    Z9, K2, Z9
-	JMP          scaled_130
+	JMP          scaled_180
 
-leave_129:
+anew_179:
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	JMP    scaled_180
+
+leave_178:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-scaled_130:
-	JMP opened_120
+scaled_180:
+	JMP opened_164
 
-plain_119:
+plain_163:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -18015,7 +22503,7 @@ plain_119:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-opened_120:
+opened_164:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -18037,16 +22525,16 @@ opened_120:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_135
+	JLE        few_188
 	MOVQ       R15, CX
 
-few_135:
+few_188:
 	TESTQ CX, CX
-	JLE   keys_end_134
+	JLE   keys_end_184
 	TESTQ $0x00000003, CX
-	JZ    group_132
+	JZ    groups_185
 
-step_131:
+step_181:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -18094,11 +22582,12 @@ step_131:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_131
+	JNZ          step_181
 	TESTQ        CX, CX
-	JZ           keys_end_134
+	JZ           keys_end_184
 
-group_132:
+groups_185:
+group_182:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -18274,9 +22763,9 @@ group_132:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_132
+	JNZ          group_182
 
-keys_end_134:
+keys_end_184:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -18285,9 +22774,9 @@ keys_end_134:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_137
+	JNZ          stairs_odd_190
 	CMPQ         R15, $0x01
-	JLT          stairs_end_138
+	JLT          stairs_end_191
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18335,7 +22824,7 @@ keys_end_134:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_138
+	JLT          stairs_end_191
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18362,11 +22851,11 @@ keys_end_134:
 	VFMADD231PS  Z20, Z24, Z9
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_138
+	JMP          stairs_end_191
 
-stairs_odd_137:
+stairs_odd_190:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_138
+	JLT          stairs_end_191
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18424,7 +22913,7 @@ stairs_odd_137:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_138
+	JLT          stairs_end_191
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18462,7 +22951,7 @@ stairs_odd_137:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_138
+	JLT          stairs_end_191
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18480,7 +22969,7 @@ stairs_odd_137:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_138:
+stairs_end_191:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -18496,19 +22985,81 @@ stairs_end_138:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_36
+	JMP     rows_47
 
-rows4_42:
+rows4_53:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_139
+	JZ           plain_192
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_194
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_194
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_194
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_194
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VMULPS       64(R8), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_193
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_193
+
+some_rows_194:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_141
+	JEQ          leave_195
+	CMPL         (R15), $0x80000000
+	JEQ          anew_196
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -18518,15 +23069,22 @@ rows4_42:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_142
+	JMP          scaled_197
 
-leave_141:
+anew_196:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_197
+
+leave_195:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_142:
+scaled_197:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_143
+	JEQ          leave_198
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_199
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -18536,15 +23094,22 @@ scaled_142:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_144
+	JMP          scaled_200
 
-leave_143:
+anew_199:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_200
+
+leave_198:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_144:
+scaled_200:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_145
+	JEQ          leave_201
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_202
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -18554,15 +23119,22 @@ scaled_144:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_146
+	JMP          scaled_203
 
-leave_145:
+anew_202:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_203
+
+leave_201:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_146:
+scaled_203:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_147
+	JEQ          leave_204
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_205
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z6
 	VMULPS       Z20, Z6, Z6
@@ -18572,16 +23144,21 @@ scaled_146:
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_148
+	JMP          scaled_206
 
-leave_147:
+anew_205:
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_206
+
+leave_204:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-scaled_148:
-	JMP opened_140
+scaled_206:
+	JMP opened_193
 
-plain_139:
+plain_192:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -18591,7 +23168,7 @@ plain_139:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-opened_140:
+opened_193:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -18611,16 +23188,16 @@ opened_140:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_153
+	JLE        few_214
 	MOVQ       R15, CX
 
-few_153:
+few_214:
 	TESTQ CX, CX
-	JLE   keys_end_152
+	JLE   keys_end_210
 	TESTQ $0x00000003, CX
-	JZ    group_150
+	JZ    groups_211
 
-step_149:
+step_207:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -18661,11 +23238,12 @@ step_149:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_149
+	JNZ          step_207
 	TESTQ        CX, CX
-	JZ           keys_end_152
+	JZ           keys_end_210
 
-group_150:
+groups_211:
+group_208:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -18813,9 +23391,9 @@ group_150:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_150
+	JNZ          group_208
 
-keys_end_152:
+keys_end_210:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -18824,9 +23402,9 @@ keys_end_152:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_155
+	JNZ          stairs_odd_216
 	CMPQ         R15, $0x01
-	JLT          stairs_end_156
+	JLT          stairs_end_217
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18864,7 +23442,7 @@ keys_end_152:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_156
+	JLT          stairs_end_217
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18881,11 +23459,11 @@ keys_end_152:
 	VFMADD231PS  Z20, Z24, Z7
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_156
+	JMP          stairs_end_217
 
-stairs_odd_155:
+stairs_odd_216:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_156
+	JLT          stairs_end_217
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18933,7 +23511,7 @@ stairs_odd_155:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_156
+	JLT          stairs_end_217
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -18961,7 +23539,7 @@ stairs_odd_155:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_156:
+stairs_end_217:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -18975,19 +23553,68 @@ stairs_end_156:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_36
+	JMP     rows_47
 
-rows3_41:
+rows3_52:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_157
+	JZ           plain_218
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_220
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_220
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_220
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VMULPS       64(DX)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_219
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	JMP          opened_219
+
+some_rows_220:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_159
+	JEQ          leave_221
+	CMPL         (R15), $0x80000000
+	JEQ          anew_222
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -18997,15 +23624,22 @@ rows3_41:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_160
+	JMP          scaled_223
 
-leave_159:
+anew_222:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_223
+
+leave_221:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_160:
+scaled_223:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_161
+	JEQ          leave_224
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_225
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -19015,15 +23649,22 @@ scaled_160:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_162
+	JMP          scaled_226
 
-leave_161:
+anew_225:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_226
+
+leave_224:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_162:
+scaled_226:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_163
+	JEQ          leave_227
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_228
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z4
 	VMULPS       Z20, Z4, Z4
@@ -19033,16 +23674,21 @@ scaled_162:
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_164
+	JMP          scaled_229
 
-leave_163:
+anew_228:
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_229
+
+leave_227:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-scaled_164:
-	JMP opened_158
+scaled_229:
+	JMP opened_219
 
-plain_157:
+plain_218:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -19050,7 +23696,7 @@ plain_157:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-opened_158:
+opened_219:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -19066,16 +23712,16 @@ opened_158:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_169
+	JLE        few_237
 	MOVQ       R15, CX
 
-few_169:
+few_237:
 	TESTQ CX, CX
-	JLE   keys_end_168
+	JLE   keys_end_233
 	TESTQ $0x00000003, CX
-	JZ    group_166
+	JZ    groups_234
 
-step_165:
+step_230:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -19109,11 +23755,12 @@ step_165:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_165
+	JNZ          step_230
 	TESTQ        CX, CX
-	JZ           keys_end_168
+	JZ           keys_end_233
 
-group_166:
+groups_234:
+group_231:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -19233,9 +23880,9 @@ group_166:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_166
+	JNZ          group_231
 
-keys_end_168:
+keys_end_233:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -19244,9 +23891,9 @@ keys_end_168:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_171
+	JNZ          stairs_odd_239
 	CMPQ         R15, $0x01
-	JLT          stairs_end_172
+	JLT          stairs_end_240
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -19273,11 +23920,11 @@ keys_end_168:
 	VFMADD231PS  Z20, Z24, Z5
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_172
+	JMP          stairs_end_240
 
-stairs_odd_171:
+stairs_odd_239:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_172
+	JLT          stairs_end_240
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -19315,7 +23962,7 @@ stairs_odd_171:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_172
+	JLT          stairs_end_240
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -19333,7 +23980,7 @@ stairs_odd_171:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_172:
+stairs_end_240:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -19345,17 +23992,53 @@ stairs_end_172:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_36
+	JMP     rows_47
 
-rows2_40:
+rows2_51:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_173
+	JZ           plain_241
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_243
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_243
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VMULPS       64(DX)(BX*1), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_242
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_242
+
+some_rows_243:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_175
+	JEQ          leave_244
+	CMPL         (R15), $0x80000000
+	JEQ          anew_245
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -19365,15 +24048,22 @@ rows2_40:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_176
+	JMP          scaled_246
 
-leave_175:
+anew_245:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_246
+
+leave_244:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_176:
+scaled_246:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_177
+	JEQ          leave_247
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_248
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z2
 	VMULPS       Z20, Z2, Z2
@@ -19383,22 +24073,27 @@ scaled_176:
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_178
+	JMP          scaled_249
 
-leave_177:
+anew_248:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_249
+
+leave_247:
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-scaled_178:
-	JMP opened_174
+scaled_249:
+	JMP opened_242
 
-plain_173:
+plain_241:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-opened_174:
+opened_242:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -19412,16 +24107,16 @@ opened_174:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_183
+	JLE        few_257
 	MOVQ       R15, CX
 
-few_183:
+few_257:
 	TESTQ CX, CX
-	JLE   keys_end_182
+	JLE   keys_end_253
 	TESTQ $0x00000003, CX
-	JZ    group_180
+	JZ    groups_254
 
-step_179:
+step_250:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -19448,11 +24143,12 @@ step_179:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_179
+	JNZ          step_250
 	TESTQ        CX, CX
-	JZ           keys_end_182
+	JZ           keys_end_253
 
-group_180:
+groups_254:
+group_251:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -19544,9 +24240,9 @@ group_180:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_180
+	JNZ          group_251
 
-keys_end_182:
+keys_end_253:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -19555,9 +24251,9 @@ keys_end_182:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_185
+	JNZ          stairs_odd_259
 	CMPQ         R15, $0x01
-	JLT          stairs_end_186
+	JLT          stairs_end_260
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -19574,11 +24270,11 @@ keys_end_182:
 	VFMADD231PS  Z20, Z24, Z3
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_186
+	JMP          stairs_end_260
 
-stairs_odd_185:
+stairs_odd_259:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_186
+	JLT          stairs_end_260
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -19606,7 +24302,7 @@ stairs_odd_185:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_186:
+stairs_end_260:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, (DX)(BX*1)
@@ -19614,17 +24310,40 @@ stairs_end_186:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_36
+	JMP     rows_47
 
-rows1_39:
+rows1_50:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_187
+	JZ           plain_261
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_263
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VMULPS       64(DX), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_262
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	JMP          opened_262
+
+some_rows_263:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_189
+	JEQ          leave_264
+	CMPL         (R15), $0x80000000
+	JEQ          anew_265
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
@@ -19634,20 +24353,25 @@ rows1_39:
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_190
+	JMP          scaled_266
 
-leave_189:
+anew_265:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_266
+
+leave_264:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-scaled_190:
-	JMP opened_188
+scaled_266:
+	JMP opened_262
 
-plain_187:
+plain_261:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-opened_188:
+opened_262:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -19659,16 +24383,16 @@ opened_188:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_195
+	JLE        few_274
 	MOVQ       R15, CX
 
-few_195:
+few_274:
 	TESTQ CX, CX
-	JLE   keys_end_194
+	JLE   keys_end_270
 	TESTQ $0x00000003, CX
-	JZ    group_192
+	JZ    groups_271
 
-step_191:
+step_267:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -19688,11 +24412,12 @@ step_191:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_191
+	JNZ          step_267
 	TESTQ        CX, CX
-	JZ           keys_end_194
+	JZ           keys_end_270
 
-group_192:
+groups_271:
+group_268:
 	PREFETCHT0   128(R9)
 	PREFETCHT0   192(R9)
 	VMOVUPS      (R9), Z20
@@ -19756,9 +24481,9 @@ group_192:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_192
+	JNZ          group_268
 
-keys_end_194:
+keys_end_270:
 	MOVQ  n+128(FP), R15
 	SUBQ  R14, R15
 	ADDQ  seen+144(FP), R15
@@ -19767,12 +24492,12 @@ keys_end_194:
 	NEGQ  R15
 	ADDQ  pairs+120(FP), R15
 	TESTQ $0x00000001, AX
-	JNZ   stairs_odd_197
-	JMP   stairs_end_198
+	JNZ   stairs_odd_276
+	JMP   stairs_end_277
 
-stairs_odd_197:
+stairs_odd_276:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_198
+	JLT          stairs_end_277
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -19790,20 +24515,20 @@ stairs_odd_197:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_198:
+stairs_end_277:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_36
+	JMP     rows_47
 
-rows_end_37:
+rows_end_48:
 	ADDQ $0x00000080, DI
-	JMP  strip_34
+	JMP  strip_45
 
-end_35:
-strip_199:
+end_46:
+strip_278:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -19814,164 +24539,284 @@ strip_199:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_200
+	JLT  end_279
 
-rows_201:
+rows_280:
 	CMPQ R14, $0x11
-	JGT  rows8_211
+	JGT  rows8_290
 	CMPQ R14, $0x11
-	JEQ  rows6_209
+	JEQ  rows6_288
 	CMPQ R14, $0x10
-	JEQ  rows8_211
+	JEQ  rows8_290
 	CMPQ R14, $0x0f
-	JEQ  rows8_211
+	JEQ  rows8_290
 	CMPQ R14, $0x0e
-	JEQ  rows7_210
+	JEQ  rows7_289
 	CMPQ R14, $0x0d
-	JEQ  rows7_210
+	JEQ  rows7_289
 	CMPQ R14, $0x0c
-	JEQ  rows6_209
+	JEQ  rows6_288
 	CMPQ R14, $0x0b
-	JEQ  rows6_209
+	JEQ  rows6_288
 	CMPQ R14, $0x0a
-	JEQ  rows5_208
+	JEQ  rows5_287
 	CMPQ R14, $0x09
-	JEQ  rows5_208
+	JEQ  rows5_287
 	CMPQ R14, $0x08
-	JEQ  rows8_211
+	JEQ  rows8_290
 	CMPQ R14, $0x07
-	JEQ  rows7_210
+	JEQ  rows7_289
 	CMPQ R14, $0x06
-	JEQ  rows6_209
+	JEQ  rows6_288
 	CMPQ R14, $0x05
-	JEQ  rows5_208
+	JEQ  rows5_287
 	CMPQ R14, $0x04
-	JEQ  rows4_207
+	JEQ  rows4_286
 	CMPQ R14, $0x03
-	JEQ  rows3_206
+	JEQ  rows3_285
 	CMPQ R14, $0x02
-	JEQ  rows2_205
+	JEQ  rows2_284
 	CMPQ R14, $0x01
-	JEQ  rows1_204
-	JMP  rows_end_202
+	JEQ  rows1_283
+	JMP  rows_end_281
 
-rows8_211:
+rows8_290:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_212
+	JZ           plain_291
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_293
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_293
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_293
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_293
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_293
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_293
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_293
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	CMPL         28(R15), $0x00
+	JLT          some_rows_293
+	VBROADCASTSS 28(R15), Z20
+	VMULPS       (R9)(BX*1), Z20, Z7
+	VPADDD       Z21, Z7, Z23
+	VPTERNLOGD   $0x60, Z7, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_292
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	VPTESTMD     Z21, Z7, K2
+	VMOVUPS.Z    Z7, K2, Z7
+	JMP          opened_292
+
+some_rows_293:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_214
+	JEQ          leave_294
+	CMPL         (R15), $0x80000000
+	JEQ          anew_295
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_215
+	JMP          scaled_296
 
-leave_214:
+anew_295:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_296
+
+leave_294:
 	VMOVUPS (DX), Z0
 
-scaled_215:
+scaled_296:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_216
+	JEQ          leave_297
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_298
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_217
+	JMP          scaled_299
 
-leave_216:
+anew_298:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_299
+
+leave_297:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_217:
+scaled_299:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_218
+	JEQ          leave_300
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_301
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_219
+	JMP          scaled_302
 
-leave_218:
+anew_301:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_302
+
+leave_300:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_219:
+scaled_302:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_220
+	JEQ          leave_303
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_304
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_221
+	JMP          scaled_305
 
-leave_220:
+anew_304:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_305
+
+leave_303:
 	VMOVUPS (R8), Z3
 
-scaled_221:
+scaled_305:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_222
+	JEQ          leave_306
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_307
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_223
+	JMP          scaled_308
 
-leave_222:
+anew_307:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_308
+
+leave_306:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_223:
+scaled_308:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_224
+	JEQ          leave_309
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_310
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_225
+	JMP          scaled_311
 
-leave_224:
+anew_310:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_311
+
+leave_309:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_225:
+scaled_311:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_226
+	JEQ          leave_312
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_313
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_227
+	JMP          scaled_314
 
-leave_226:
+anew_313:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_314
+
+leave_312:
 	VMOVUPS (R9), Z6
 
-scaled_227:
+scaled_314:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_228
+	JEQ          leave_315
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_316
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS      (R9)(BX*1), Z7
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_229
+	JMP          scaled_317
 
-leave_228:
+anew_316:
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_317
+
+leave_315:
 	VMOVUPS (R9)(BX*1), Z7
 
-scaled_229:
-	JMP opened_213
+scaled_317:
+	JMP opened_292
 
-plain_212:
+plain_291:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -19981,7 +24826,7 @@ plain_212:
 	VMOVUPS (R9), Z6
 	VMOVUPS (R9)(BX*1), Z7
 
-opened_213:
+opened_292:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -20003,16 +24848,16 @@ opened_213:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_234
+	JLE        few_325
 	MOVQ       R15, CX
 
-few_234:
+few_325:
 	TESTQ CX, CX
-	JLE   keys_end_233
+	JLE   keys_end_321
 	TESTQ $0x00000003, CX
-	JZ    group_231
+	JZ    groups_322
 
-step_230:
+step_318:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -20061,11 +24906,12 @@ step_230:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_230
+	JNZ          step_318
 	TESTQ        CX, CX
-	JZ           keys_end_233
+	JZ           keys_end_321
 
-group_231:
+groups_322:
+group_319:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -20245,9 +25091,9 @@ group_231:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_231
+	JNZ          group_319
 
-keys_end_233:
+keys_end_321:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -20256,9 +25102,9 @@ keys_end_233:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_236
+	JNZ          stairs_odd_327
 	CMPQ         R15, $0x01
-	JLT          stairs_end_237
+	JLT          stairs_end_328
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20299,7 +25145,7 @@ keys_end_233:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_237
+	JLT          stairs_end_328
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20330,7 +25176,7 @@ keys_end_233:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_237
+	JLT          stairs_end_328
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20351,7 +25197,7 @@ keys_end_233:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_237
+	JLT          stairs_end_328
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20361,11 +25207,11 @@ keys_end_233:
 	VFMADD231PS  Z20, Z24, Z7
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_237
+	JMP          stairs_end_328
 
-stairs_odd_236:
+stairs_odd_327:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_237
+	JLT          stairs_end_328
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20411,7 +25257,7 @@ stairs_odd_236:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_237
+	JLT          stairs_end_328
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20447,7 +25293,7 @@ stairs_odd_236:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_237
+	JLT          stairs_end_328
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20473,7 +25319,7 @@ stairs_odd_236:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_237
+	JLT          stairs_end_328
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20489,7 +25335,7 @@ stairs_odd_236:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_237:
+stairs_end_328:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -20504,112 +25350,218 @@ stairs_end_237:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_201
+	JMP     rows_280
 
-rows7_210:
+rows7_289:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_238
+	JZ           plain_329
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_331
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_331
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_331
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_331
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_331
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_331
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	CMPL         24(R15), $0x00
+	JLT          some_rows_331
+	VBROADCASTSS 24(R15), Z20
+	VMULPS       (R9), Z20, Z6
+	VPADDD       Z21, Z6, Z23
+	VPTERNLOGD   $0x60, Z6, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_330
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	VPTESTMD     Z21, Z6, K2
+	VMOVUPS.Z    Z6, K2, Z6
+	JMP          opened_330
+
+some_rows_331:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_240
+	JEQ          leave_332
+	CMPL         (R15), $0x80000000
+	JEQ          anew_333
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_241
+	JMP          scaled_334
 
-leave_240:
+anew_333:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_334
+
+leave_332:
 	VMOVUPS (DX), Z0
 
-scaled_241:
+scaled_334:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_242
+	JEQ          leave_335
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_336
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_243
+	JMP          scaled_337
 
-leave_242:
+anew_336:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_337
+
+leave_335:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_243:
+scaled_337:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_244
+	JEQ          leave_338
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_339
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_245
+	JMP          scaled_340
 
-leave_244:
+anew_339:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_340
+
+leave_338:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_245:
+scaled_340:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_246
+	JEQ          leave_341
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_342
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_247
+	JMP          scaled_343
 
-leave_246:
+anew_342:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_343
+
+leave_341:
 	VMOVUPS (R8), Z3
 
-scaled_247:
+scaled_343:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_248
+	JEQ          leave_344
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_345
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_249
+	JMP          scaled_346
 
-leave_248:
+anew_345:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_346
+
+leave_344:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_249:
+scaled_346:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_250
+	JEQ          leave_347
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_348
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_251
+	JMP          scaled_349
 
-leave_250:
+anew_348:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_349
+
+leave_347:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_251:
+scaled_349:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_252
+	JEQ          leave_350
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_351
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS      (R9), Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_253
+	JMP          scaled_352
 
-leave_252:
+anew_351:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_352
+
+leave_350:
 	VMOVUPS (R9), Z6
 
-scaled_253:
-	JMP opened_239
+scaled_352:
+	JMP opened_330
 
-plain_238:
+plain_329:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -20618,7 +25570,7 @@ plain_238:
 	VMOVUPS (R8)(BX*2), Z5
 	VMOVUPS (R9), Z6
 
-opened_239:
+opened_330:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -20639,16 +25591,16 @@ opened_239:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_258
+	JLE        few_360
 	MOVQ       R15, CX
 
-few_258:
+few_360:
 	TESTQ CX, CX
-	JLE   keys_end_257
+	JLE   keys_end_356
 	TESTQ $0x00000003, CX
-	JZ    group_255
+	JZ    groups_357
 
-step_254:
+step_353:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -20692,11 +25644,12 @@ step_254:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_254
+	JNZ          step_353
 	TESTQ        CX, CX
-	JZ           keys_end_257
+	JZ           keys_end_356
 
-group_255:
+groups_357:
+group_354:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -20856,9 +25809,9 @@ group_255:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_255
+	JNZ          group_354
 
-keys_end_257:
+keys_end_356:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -20867,9 +25820,9 @@ keys_end_257:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_260
+	JNZ          stairs_odd_362
 	CMPQ         R15, $0x01
-	JLT          stairs_end_261
+	JLT          stairs_end_363
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20905,7 +25858,7 @@ keys_end_257:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_261
+	JLT          stairs_end_363
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20931,7 +25884,7 @@ keys_end_257:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_261
+	JLT          stairs_end_363
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20946,11 +25899,11 @@ keys_end_257:
 	VFMADD231PS  Z20, Z24, Z6
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_261
+	JMP          stairs_end_363
 
-stairs_odd_260:
+stairs_odd_362:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_261
+	JLT          stairs_end_363
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -20991,7 +25944,7 @@ stairs_odd_260:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_261
+	JLT          stairs_end_363
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21022,7 +25975,7 @@ stairs_odd_260:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_261
+	JLT          stairs_end_363
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21043,7 +25996,7 @@ stairs_odd_260:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_261
+	JLT          stairs_end_363
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21054,7 +26007,7 @@ stairs_odd_260:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_261:
+stairs_end_363:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -21068,99 +26021,191 @@ stairs_end_261:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_201
+	JMP     rows_280
 
-rows6_209:
+rows6_288:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_262
+	JZ           plain_364
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_366
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_366
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_366
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_366
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_366
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	CMPL         20(R15), $0x00
+	JLT          some_rows_366
+	VBROADCASTSS 20(R15), Z20
+	VMULPS       (R8)(BX*2), Z20, Z5
+	VPADDD       Z21, Z5, Z23
+	VPTERNLOGD   $0x60, Z5, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_365
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	VPTESTMD     Z21, Z5, K2
+	VMOVUPS.Z    Z5, K2, Z5
+	JMP          opened_365
+
+some_rows_366:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_264
+	JEQ          leave_367
+	CMPL         (R15), $0x80000000
+	JEQ          anew_368
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_265
+	JMP          scaled_369
 
-leave_264:
+anew_368:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_369
+
+leave_367:
 	VMOVUPS (DX), Z0
 
-scaled_265:
+scaled_369:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_266
+	JEQ          leave_370
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_371
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_267
+	JMP          scaled_372
 
-leave_266:
+anew_371:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_372
+
+leave_370:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_267:
+scaled_372:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_268
+	JEQ          leave_373
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_374
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_269
+	JMP          scaled_375
 
-leave_268:
+anew_374:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_375
+
+leave_373:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_269:
+scaled_375:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_270
+	JEQ          leave_376
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_377
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_271
+	JMP          scaled_378
 
-leave_270:
+anew_377:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_378
+
+leave_376:
 	VMOVUPS (R8), Z3
 
-scaled_271:
+scaled_378:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_272
+	JEQ          leave_379
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_380
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_273
+	JMP          scaled_381
 
-leave_272:
+anew_380:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_381
+
+leave_379:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_273:
+scaled_381:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_274
+	JEQ          leave_382
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_383
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS      (R8)(BX*2), Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_275
+	JMP          scaled_384
 
-leave_274:
+anew_383:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_384
+
+leave_382:
 	VMOVUPS (R8)(BX*2), Z5
 
-scaled_275:
-	JMP opened_263
+scaled_384:
+	JMP opened_365
 
-plain_262:
+plain_364:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -21168,7 +26213,7 @@ plain_262:
 	VMOVUPS (R8)(BX*1), Z4
 	VMOVUPS (R8)(BX*2), Z5
 
-opened_263:
+opened_365:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -21186,16 +26231,16 @@ opened_263:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_280
+	JLE        few_392
 	MOVQ       R15, CX
 
-few_280:
+few_392:
 	TESTQ CX, CX
-	JLE   keys_end_279
+	JLE   keys_end_388
 	TESTQ $0x00000003, CX
-	JZ    group_277
+	JZ    groups_389
 
-step_276:
+step_385:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -21234,11 +26279,12 @@ step_276:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_276
+	JNZ          step_385
 	TESTQ        CX, CX
-	JZ           keys_end_279
+	JZ           keys_end_388
 
-group_277:
+groups_389:
+group_386:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -21378,9 +26424,9 @@ group_277:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_277
+	JNZ          group_386
 
-keys_end_279:
+keys_end_388:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -21389,9 +26435,9 @@ keys_end_279:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_282
+	JNZ          stairs_odd_394
 	CMPQ         R15, $0x01
-	JLT          stairs_end_283
+	JLT          stairs_end_395
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21422,7 +26468,7 @@ keys_end_279:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_283
+	JLT          stairs_end_395
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21443,7 +26489,7 @@ keys_end_279:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_283
+	JLT          stairs_end_395
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21453,11 +26499,11 @@ keys_end_279:
 	VFMADD231PS  Z20, Z24, Z5
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_283
+	JMP          stairs_end_395
 
-stairs_odd_282:
+stairs_odd_394:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_283
+	JLT          stairs_end_395
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21493,7 +26539,7 @@ stairs_odd_282:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_283
+	JLT          stairs_end_395
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21519,7 +26565,7 @@ stairs_odd_282:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_283
+	JLT          stairs_end_395
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21535,7 +26581,7 @@ stairs_odd_282:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_283:
+stairs_end_395:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -21548,92 +26594,170 @@ stairs_end_283:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_201
+	JMP     rows_280
 
-rows5_208:
+rows5_287:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_284
+	JZ           plain_396
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_398
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_398
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_398
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_398
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	CMPL         16(R15), $0x00
+	JLT          some_rows_398
+	VBROADCASTSS 16(R15), Z20
+	VMULPS       (R8)(BX*1), Z20, Z4
+	VPADDD       Z21, Z4, Z23
+	VPTERNLOGD   $0x60, Z4, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_397
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	VPTESTMD     Z21, Z4, K2
+	VMOVUPS.Z    Z4, K2, Z4
+	JMP          opened_397
+
+some_rows_398:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_286
+	JEQ          leave_399
+	CMPL         (R15), $0x80000000
+	JEQ          anew_400
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_287
+	JMP          scaled_401
 
-leave_286:
+anew_400:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_401
+
+leave_399:
 	VMOVUPS (DX), Z0
 
-scaled_287:
+scaled_401:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_288
+	JEQ          leave_402
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_403
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_289
+	JMP          scaled_404
 
-leave_288:
+anew_403:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_404
+
+leave_402:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_289:
+scaled_404:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_290
+	JEQ          leave_405
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_406
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_291
+	JMP          scaled_407
 
-leave_290:
+anew_406:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_407
+
+leave_405:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_291:
+scaled_407:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_292
+	JEQ          leave_408
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_409
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_293
+	JMP          scaled_410
 
-leave_292:
+anew_409:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_410
+
+leave_408:
 	VMOVUPS (R8), Z3
 
-scaled_293:
+scaled_410:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_294
+	JEQ          leave_411
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_412
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS      (R8)(BX*1), Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_295
+	JMP          scaled_413
 
-leave_294:
+anew_412:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_413
+
+leave_411:
 	VMOVUPS (R8)(BX*1), Z4
 
-scaled_295:
-	JMP opened_285
+scaled_413:
+	JMP opened_397
 
-plain_284:
+plain_396:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 	VMOVUPS (R8)(BX*1), Z4
 
-opened_285:
+opened_397:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -21650,16 +26774,16 @@ opened_285:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_300
+	JLE        few_421
 	MOVQ       R15, CX
 
-few_300:
+few_421:
 	TESTQ CX, CX
-	JLE   keys_end_299
+	JLE   keys_end_417
 	TESTQ $0x00000003, CX
-	JZ    group_297
+	JZ    groups_418
 
-step_296:
+step_414:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -21693,11 +26817,12 @@ step_296:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_296
+	JNZ          step_414
 	TESTQ        CX, CX
-	JZ           keys_end_299
+	JZ           keys_end_417
 
-group_297:
+groups_418:
+group_415:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -21817,9 +26942,9 @@ group_297:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_297
+	JNZ          group_415
 
-keys_end_299:
+keys_end_417:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -21828,9 +26953,9 @@ keys_end_299:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_302
+	JNZ          stairs_odd_423
 	CMPQ         R15, $0x01
-	JLT          stairs_end_303
+	JLT          stairs_end_424
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21856,7 +26981,7 @@ keys_end_299:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_303
+	JLT          stairs_end_424
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21871,11 +26996,11 @@ keys_end_299:
 	VFMADD231PS  Z20, Z24, Z4
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_303
+	JMP          stairs_end_424
 
-stairs_odd_302:
+stairs_odd_423:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_303
+	JLT          stairs_end_424
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21906,7 +27031,7 @@ stairs_odd_302:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_303
+	JLT          stairs_end_424
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21927,7 +27052,7 @@ stairs_odd_302:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_303
+	JLT          stairs_end_424
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -21938,7 +27063,7 @@ stairs_odd_302:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_303:
+stairs_end_424:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -21949,78 +27074,142 @@ stairs_end_303:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_201
+	JMP     rows_280
 
-rows4_207:
+rows4_286:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_304
+	JZ           plain_425
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_427
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_427
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_427
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	CMPL         12(R15), $0x00
+	JLT          some_rows_427
+	VBROADCASTSS 12(R15), Z20
+	VMULPS       (R8), Z20, Z3
+	VPADDD       Z21, Z3, Z23
+	VPTERNLOGD   $0x60, Z3, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_426
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	VPTESTMD     Z21, Z3, K2
+	VMOVUPS.Z    Z3, K2, Z3
+	JMP          opened_426
+
+some_rows_427:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_306
+	JEQ          leave_428
+	CMPL         (R15), $0x80000000
+	JEQ          anew_429
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_307
+	JMP          scaled_430
 
-leave_306:
+anew_429:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_430
+
+leave_428:
 	VMOVUPS (DX), Z0
 
-scaled_307:
+scaled_430:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_308
+	JEQ          leave_431
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_432
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_309
+	JMP          scaled_433
 
-leave_308:
+anew_432:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_433
+
+leave_431:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_309:
+scaled_433:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_310
+	JEQ          leave_434
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_435
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_311
+	JMP          scaled_436
 
-leave_310:
+anew_435:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_436
+
+leave_434:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_311:
+scaled_436:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_312
+	JEQ          leave_437
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_438
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS      (R8), Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_313
+	JMP          scaled_439
 
-leave_312:
+anew_438:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_439
+
+leave_437:
 	VMOVUPS (R8), Z3
 
-scaled_313:
-	JMP opened_305
+scaled_439:
+	JMP opened_426
 
-plain_304:
+plain_425:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 
-opened_305:
+opened_426:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -22036,16 +27225,16 @@ opened_305:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_318
+	JLE        few_447
 	MOVQ       R15, CX
 
-few_318:
+few_447:
 	TESTQ CX, CX
-	JLE   keys_end_317
+	JLE   keys_end_443
 	TESTQ $0x00000003, CX
-	JZ    group_315
+	JZ    groups_444
 
-step_314:
+step_440:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -22074,11 +27263,12 @@ step_314:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_314
+	JNZ          step_440
 	TESTQ        CX, CX
-	JZ           keys_end_317
+	JZ           keys_end_443
 
-group_315:
+groups_444:
+group_441:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -22178,9 +27368,9 @@ group_315:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_315
+	JNZ          group_441
 
-keys_end_317:
+keys_end_443:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -22189,9 +27379,9 @@ keys_end_317:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_320
+	JNZ          stairs_odd_449
 	CMPQ         R15, $0x01
-	JLT          stairs_end_321
+	JLT          stairs_end_450
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22212,7 +27402,7 @@ keys_end_317:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_321
+	JLT          stairs_end_450
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22222,11 +27412,11 @@ keys_end_317:
 	VFMADD231PS  Z20, Z24, Z3
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_321
+	JMP          stairs_end_450
 
-stairs_odd_320:
+stairs_odd_449:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_321
+	JLT          stairs_end_450
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22252,7 +27442,7 @@ stairs_odd_320:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_321
+	JLT          stairs_end_450
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22268,7 +27458,7 @@ stairs_odd_320:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_321:
+stairs_end_450:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -22278,64 +27468,114 @@ stairs_end_321:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_201
+	JMP     rows_280
 
-rows3_206:
+rows3_285:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_322
+	JZ           plain_451
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_453
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_453
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	CMPL         8(R15), $0x00
+	JLT          some_rows_453
+	VBROADCASTSS 8(R15), Z20
+	VMULPS       (DX)(BX*2), Z20, Z2
+	VPADDD       Z21, Z2, Z23
+	VPTERNLOGD   $0x60, Z2, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_452
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	VPTESTMD     Z21, Z2, K2
+	VMOVUPS.Z    Z2, K2, Z2
+	JMP          opened_452
+
+some_rows_453:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_324
+	JEQ          leave_454
+	CMPL         (R15), $0x80000000
+	JEQ          anew_455
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_325
+	JMP          scaled_456
 
-leave_324:
+anew_455:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_456
+
+leave_454:
 	VMOVUPS (DX), Z0
 
-scaled_325:
+scaled_456:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_326
+	JEQ          leave_457
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_458
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_327
+	JMP          scaled_459
 
-leave_326:
+anew_458:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_459
+
+leave_457:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_327:
+scaled_459:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_328
+	JEQ          leave_460
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_461
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS      (DX)(BX*2), Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_329
+	JMP          scaled_462
 
-leave_328:
+anew_461:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_462
+
+leave_460:
 	VMOVUPS (DX)(BX*2), Z2
 
-scaled_329:
-	JMP opened_323
+scaled_462:
+	JMP opened_452
 
-plain_322:
+plain_451:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 
-opened_323:
+opened_452:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -22348,16 +27588,16 @@ opened_323:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_334
+	JLE        few_470
 	MOVQ       R15, CX
 
-few_334:
+few_470:
 	TESTQ CX, CX
-	JLE   keys_end_333
+	JLE   keys_end_466
 	TESTQ $0x00000003, CX
-	JZ    group_331
+	JZ    groups_467
 
-step_330:
+step_463:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -22381,11 +27621,12 @@ step_330:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_330
+	JNZ          step_463
 	TESTQ        CX, CX
-	JZ           keys_end_333
+	JZ           keys_end_466
 
-group_331:
+groups_467:
+group_464:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -22465,9 +27706,9 @@ group_331:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_331
+	JNZ          group_464
 
-keys_end_333:
+keys_end_466:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -22476,9 +27717,9 @@ keys_end_333:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_336
+	JNZ          stairs_odd_472
 	CMPQ         R15, $0x01
-	JLT          stairs_end_337
+	JLT          stairs_end_473
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22493,11 +27734,11 @@ keys_end_333:
 	VFMADD231PS  Z20, Z24, Z2
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_337
+	JMP          stairs_end_473
 
-stairs_odd_336:
+stairs_odd_472:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_337
+	JLT          stairs_end_473
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22518,7 +27759,7 @@ stairs_odd_336:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_337
+	JLT          stairs_end_473
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22529,7 +27770,7 @@ stairs_odd_336:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_337:
+stairs_end_473:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -22538,48 +27779,84 @@ stairs_end_337:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_201
+	JMP     rows_280
 
-rows2_205:
+rows2_284:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_338
+	JZ           plain_474
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_476
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	CMPL         4(R15), $0x00
+	JLT          some_rows_476
+	VBROADCASTSS 4(R15), Z20
+	VMULPS       (DX)(BX*1), Z20, Z1
+	VPADDD       Z21, Z1, Z23
+	VPTERNLOGD   $0x60, Z1, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_475
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	VPTESTMD     Z21, Z1, K2
+	VMOVUPS.Z    Z1, K2, Z1
+	JMP          opened_475
+
+some_rows_476:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_340
+	JEQ          leave_477
+	CMPL         (R15), $0x80000000
+	JEQ          anew_478
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_341
+	JMP          scaled_479
 
-leave_340:
+anew_478:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_479
+
+leave_477:
 	VMOVUPS (DX), Z0
 
-scaled_341:
+scaled_479:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_342
+	JEQ          leave_480
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_481
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS      (DX)(BX*1), Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_343
+	JMP          scaled_482
 
-leave_342:
+anew_481:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_482
+
+leave_480:
 	VMOVUPS (DX)(BX*1), Z1
 
-scaled_343:
-	JMP opened_339
+scaled_482:
+	JMP opened_475
 
-plain_338:
+plain_474:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 
-opened_339:
+opened_475:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -22591,16 +27868,16 @@ opened_339:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_348
+	JLE        few_490
 	MOVQ       R15, CX
 
-few_348:
+few_490:
 	TESTQ CX, CX
-	JLE   keys_end_347
+	JLE   keys_end_486
 	TESTQ $0x00000003, CX
-	JZ    group_345
+	JZ    groups_487
 
-step_344:
+step_483:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -22619,11 +27896,12 @@ step_344:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_344
+	JNZ          step_483
 	TESTQ        CX, CX
-	JZ           keys_end_347
+	JZ           keys_end_486
 
-group_345:
+groups_487:
+group_484:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -22683,9 +27961,9 @@ group_345:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_345
+	JNZ          group_484
 
-keys_end_347:
+keys_end_486:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -22694,9 +27972,9 @@ keys_end_347:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_350
+	JNZ          stairs_odd_492
 	CMPQ         R15, $0x01
-	JLT          stairs_end_351
+	JLT          stairs_end_493
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22706,11 +27984,11 @@ keys_end_347:
 	VFMADD231PS  Z20, Z24, Z1
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_351
+	JMP          stairs_end_493
 
-stairs_odd_350:
+stairs_odd_492:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_351
+	JLT          stairs_end_493
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22726,40 +28004,62 @@ stairs_odd_350:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_351:
+stairs_end_493:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_201
+	JMP     rows_280
 
-rows1_204:
+rows1_283:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_352
+	JZ           plain_494
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
+	VBROADCASTSS c70000000<>+0(SB), Z21
+	VPTERNLOGD   $0xff, Z22, Z22, Z22
+	CMPL         (R15), $0x00
+	JLT          some_rows_496
+	VBROADCASTSS (R15), Z20
+	VMULPS       (DX), Z20, Z0
+	VPADDD       Z21, Z0, Z23
+	VPTERNLOGD   $0x60, Z0, Z23, Z22
+	VPTESTMD     v80000000<>+0(SB), Z22, K2
+	KORTESTW     K2, K2
+	JCS          opened_495
+	VPTESTMD     Z21, Z0, K2
+	VMOVUPS.Z    Z0, K2, Z0
+	JMP          opened_495
+
+some_rows_496:
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_354
+	JEQ          leave_497
+	CMPL         (R15), $0x80000000
+	JEQ          anew_498
 	VBROADCASTSS (R15), Z20
 	VMOVUPS      (DX), Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_355
+	JMP          scaled_499
 
-leave_354:
+anew_498:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_499
+
+leave_497:
 	VMOVUPS (DX), Z0
 
-scaled_355:
-	JMP opened_353
+scaled_499:
+	JMP opened_495
 
-plain_352:
+plain_494:
 	VMOVUPS (DX), Z0
 
-opened_353:
+opened_495:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -22770,16 +28070,16 @@ opened_353:
 	ADDQ       seen+144(FP), R15
 	SHRQ       $0x01, R15
 	CMPQ       CX, R15
-	JLE        few_360
+	JLE        few_507
 	MOVQ       R15, CX
 
-few_360:
+few_507:
 	TESTQ CX, CX
-	JLE   keys_end_359
+	JLE   keys_end_503
 	TESTQ $0x00000003, CX
-	JZ    group_357
+	JZ    groups_504
 
-step_356:
+step_500:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -22793,11 +28093,12 @@ step_356:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_356
+	JNZ          step_500
 	TESTQ        CX, CX
-	JZ           keys_end_359
+	JZ           keys_end_503
 
-group_357:
+groups_504:
+group_501:
 	PREFETCHT0   64(R9)
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
@@ -22837,9 +28138,9 @@ group_357:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_357
+	JNZ          group_501
 
-keys_end_359:
+keys_end_503:
 	MOVQ  n+128(FP), R15
 	SUBQ  R14, R15
 	ADDQ  seen+144(FP), R15
@@ -22848,12 +28149,12 @@ keys_end_359:
 	NEGQ  R15
 	ADDQ  pairs+120(FP), R15
 	TESTQ $0x00000001, AX
-	JNZ   stairs_odd_362
-	JMP   stairs_end_363
+	JNZ   stairs_odd_509
+	JMP   stairs_end_510
 
-stairs_odd_362:
+stairs_odd_509:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_363
+	JLT          stairs_end_510
 	VMOVUPS      (R9), Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -22864,18 +28165,18 @@ stairs_odd_362:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_363:
+stairs_end_510:
 	VMOVUPS Z0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_201
+	JMP     rows_280
 
-rows_end_202:
+rows_end_281:
 	ADDQ $0x00000040, DI
-	JMP  strip_199
+	JMP  strip_278
 
-end_200:
+end_279:
 	MOVQ  v_base+64(FP), R15
 	MOVQ  o_base+0(FP), DX
 	ADDQ  DI, DX
@@ -22886,169 +28187,217 @@ end_200:
 	MOVQ  p_base+32(FP), SI
 	MOVQ  n+128(FP), R14
 	SHRQ  $0x02, AX
-	JZ    end_365
+	JZ    end_512
 	MOVQ  AX, CX
 	MOVL  $0x00000001, R15
 	SHLL  CL, R15
 	DECL  R15
 	KMOVW R15, K1
 
-rows_366:
+rows_513:
 	CMPQ R14, $0x11
-	JGT  rows8_376
+	JGT  rows8_523
 	CMPQ R14, $0x11
-	JEQ  rows6_374
+	JEQ  rows6_521
 	CMPQ R14, $0x10
-	JEQ  rows8_376
+	JEQ  rows8_523
 	CMPQ R14, $0x0f
-	JEQ  rows8_376
+	JEQ  rows8_523
 	CMPQ R14, $0x0e
-	JEQ  rows7_375
+	JEQ  rows7_522
 	CMPQ R14, $0x0d
-	JEQ  rows7_375
+	JEQ  rows7_522
 	CMPQ R14, $0x0c
-	JEQ  rows6_374
+	JEQ  rows6_521
 	CMPQ R14, $0x0b
-	JEQ  rows6_374
+	JEQ  rows6_521
 	CMPQ R14, $0x0a
-	JEQ  rows5_373
+	JEQ  rows5_520
 	CMPQ R14, $0x09
-	JEQ  rows5_373
+	JEQ  rows5_520
 	CMPQ R14, $0x08
-	JEQ  rows8_376
+	JEQ  rows8_523
 	CMPQ R14, $0x07
-	JEQ  rows7_375
+	JEQ  rows7_522
 	CMPQ R14, $0x06
-	JEQ  rows6_374
+	JEQ  rows6_521
 	CMPQ R14, $0x05
-	JEQ  rows5_373
+	JEQ  rows5_520
 	CMPQ R14, $0x04
-	JEQ  rows4_372
+	JEQ  rows4_519
 	CMPQ R14, $0x03
-	JEQ  rows3_371
+	JEQ  rows3_518
 	CMPQ R14, $0x02
-	JEQ  rows2_370
+	JEQ  rows2_517
 	CMPQ R14, $0x01
-	JEQ  rows1_369
-	JMP  rows_end_367
+	JEQ  rows1_516
+	JMP  rows_end_514
 
-rows8_376:
+rows8_523:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_377
+	JZ           plain_524
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_379
+	JEQ          leave_526
+	CMPL         (R15), $0x80000000
+	JEQ          anew_527
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_380
+	JMP          scaled_528
 
-leave_379:
+anew_527:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_528
+
+leave_526:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_380:
+scaled_528:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_381
+	JEQ          leave_529
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_530
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_382
+	JMP          scaled_531
 
-leave_381:
+anew_530:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_531
+
+leave_529:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_382:
+scaled_531:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_383
+	JEQ          leave_532
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_533
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_384
+	JMP          scaled_534
 
-leave_383:
+anew_533:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_534
+
+leave_532:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_384:
+scaled_534:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_385
+	JEQ          leave_535
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_536
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_386
+	JMP          scaled_537
 
-leave_385:
+anew_536:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_537
+
+leave_535:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_386:
+scaled_537:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_387
+	JEQ          leave_538
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_539
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_388
+	JMP          scaled_540
 
-leave_387:
+anew_539:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_540
+
+leave_538:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_388:
+scaled_540:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_389
+	JEQ          leave_541
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_542
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_390
+	JMP          scaled_543
 
-leave_389:
+anew_542:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_543
+
+leave_541:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_390:
+scaled_543:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_391
+	JEQ          leave_544
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_545
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_392
+	JMP          scaled_546
 
-leave_391:
+anew_545:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_546
+
+leave_544:
 	VMOVUPS.Z (R9), K1, Z6
 
-scaled_392:
+scaled_546:
 	CMPL         28(R15), $0xbf800000
-	JEQ          leave_393
+	JEQ          leave_547
+	CMPL         28(R15), $0x80000000
+	JEQ          anew_548
 	VBROADCASTSS 28(R15), Z20
 	VMOVUPS.Z    (R9)(BX*1), K1, Z7
 	VMULPS       Z20, Z7, Z7
 	VPTESTMD     v70000000<>+0(SB), Z7, K2
 	VMOVUPS.Z    Z7, K2, Z7
-	JMP          scaled_394
+	JMP          scaled_549
 
-leave_393:
+anew_548:
+	VPXORD Z7, Z7, Z7
+	JMP    scaled_549
+
+leave_547:
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-scaled_394:
-	JMP opened_378
+scaled_549:
+	JMP opened_525
 
-plain_377:
+plain_524:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -23058,7 +28407,7 @@ plain_377:
 	VMOVUPS.Z (R9), K1, Z6
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-opened_378:
+opened_525:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -23067,14 +28416,14 @@ opened_378:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_399
+	JLE  few_557
 	MOVQ R15, CX
 
-few_399:
+few_557:
 	TESTQ CX, CX
-	JLE   keys_end_398
+	JLE   keys_end_553
 
-step_395:
+step_550:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23121,9 +28470,9 @@ step_395:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_395
+	JNZ          step_550
 
-keys_end_398:
+keys_end_553:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -23132,9 +28481,9 @@ keys_end_398:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_401
+	JNZ          stairs_odd_559
 	CMPQ         R15, $0x01
-	JLT          stairs_end_402
+	JLT          stairs_end_560
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23175,7 +28524,7 @@ keys_end_398:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_402
+	JLT          stairs_end_560
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23206,7 +28555,7 @@ keys_end_398:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_402
+	JLT          stairs_end_560
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23227,7 +28576,7 @@ keys_end_398:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_402
+	JLT          stairs_end_560
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23237,11 +28586,11 @@ keys_end_398:
 	VFMADD231PS  Z20, Z24, Z7
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_402
+	JMP          stairs_end_560
 
-stairs_odd_401:
+stairs_odd_559:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_402
+	JLT          stairs_end_560
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23287,7 +28636,7 @@ stairs_odd_401:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_402
+	JLT          stairs_end_560
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23323,7 +28672,7 @@ stairs_odd_401:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_402
+	JLT          stairs_end_560
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23349,7 +28698,7 @@ stairs_odd_401:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_402
+	JLT          stairs_end_560
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23365,7 +28714,7 @@ stairs_odd_401:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_402:
+stairs_end_560:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -23380,112 +28729,154 @@ stairs_end_402:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_366
+	JMP     rows_513
 
-rows7_375:
+rows7_522:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_403
+	JZ           plain_561
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_405
+	JEQ          leave_563
+	CMPL         (R15), $0x80000000
+	JEQ          anew_564
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_406
+	JMP          scaled_565
 
-leave_405:
+anew_564:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_565
+
+leave_563:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_406:
+scaled_565:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_407
+	JEQ          leave_566
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_567
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_408
+	JMP          scaled_568
 
-leave_407:
+anew_567:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_568
+
+leave_566:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_408:
+scaled_568:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_409
+	JEQ          leave_569
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_570
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_410
+	JMP          scaled_571
 
-leave_409:
+anew_570:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_571
+
+leave_569:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_410:
+scaled_571:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_411
+	JEQ          leave_572
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_573
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_412
+	JMP          scaled_574
 
-leave_411:
+anew_573:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_574
+
+leave_572:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_412:
+scaled_574:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_413
+	JEQ          leave_575
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_576
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_414
+	JMP          scaled_577
 
-leave_413:
+anew_576:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_577
+
+leave_575:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_414:
+scaled_577:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_415
+	JEQ          leave_578
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_579
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_416
+	JMP          scaled_580
 
-leave_415:
+anew_579:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_580
+
+leave_578:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_416:
+scaled_580:
 	CMPL         24(R15), $0xbf800000
-	JEQ          leave_417
+	JEQ          leave_581
+	CMPL         24(R15), $0x80000000
+	JEQ          anew_582
 	VBROADCASTSS 24(R15), Z20
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z20, Z6, Z6
 	VPTESTMD     v70000000<>+0(SB), Z6, K2
 	VMOVUPS.Z    Z6, K2, Z6
-	JMP          scaled_418
+	JMP          scaled_583
 
-leave_417:
+anew_582:
+	VPXORD Z6, Z6, Z6
+	JMP    scaled_583
+
+leave_581:
 	VMOVUPS.Z (R9), K1, Z6
 
-scaled_418:
-	JMP opened_404
+scaled_583:
+	JMP opened_562
 
-plain_403:
+plain_561:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -23494,7 +28885,7 @@ plain_403:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 	VMOVUPS.Z (R9), K1, Z6
 
-opened_404:
+opened_562:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -23503,14 +28894,14 @@ opened_404:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_423
+	JLE  few_591
 	MOVQ R15, CX
 
-few_423:
+few_591:
 	TESTQ CX, CX
-	JLE   keys_end_422
+	JLE   keys_end_587
 
-step_419:
+step_584:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23552,9 +28943,9 @@ step_419:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_419
+	JNZ          step_584
 
-keys_end_422:
+keys_end_587:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -23563,9 +28954,9 @@ keys_end_422:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_425
+	JNZ          stairs_odd_593
 	CMPQ         R15, $0x01
-	JLT          stairs_end_426
+	JLT          stairs_end_594
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23601,7 +28992,7 @@ keys_end_422:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_426
+	JLT          stairs_end_594
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23627,7 +29018,7 @@ keys_end_422:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_426
+	JLT          stairs_end_594
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23642,11 +29033,11 @@ keys_end_422:
 	VFMADD231PS  Z20, Z24, Z6
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_426
+	JMP          stairs_end_594
 
-stairs_odd_425:
+stairs_odd_593:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_426
+	JLT          stairs_end_594
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23687,7 +29078,7 @@ stairs_odd_425:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_426
+	JLT          stairs_end_594
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23718,7 +29109,7 @@ stairs_odd_425:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_426
+	JLT          stairs_end_594
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23739,7 +29130,7 @@ stairs_odd_425:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x04
-	JLT          stairs_end_426
+	JLT          stairs_end_594
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23750,7 +29141,7 @@ stairs_odd_425:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_426:
+stairs_end_594:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -23764,99 +29155,135 @@ stairs_end_426:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_366
+	JMP     rows_513
 
-rows6_374:
+rows6_521:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_427
+	JZ           plain_595
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_429
+	JEQ          leave_597
+	CMPL         (R15), $0x80000000
+	JEQ          anew_598
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_430
+	JMP          scaled_599
 
-leave_429:
+anew_598:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_599
+
+leave_597:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_430:
+scaled_599:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_431
+	JEQ          leave_600
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_601
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_432
+	JMP          scaled_602
 
-leave_431:
+anew_601:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_602
+
+leave_600:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_432:
+scaled_602:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_433
+	JEQ          leave_603
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_604
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_434
+	JMP          scaled_605
 
-leave_433:
+anew_604:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_605
+
+leave_603:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_434:
+scaled_605:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_435
+	JEQ          leave_606
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_607
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_436
+	JMP          scaled_608
 
-leave_435:
+anew_607:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_608
+
+leave_606:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_436:
+scaled_608:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_437
+	JEQ          leave_609
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_610
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_438
+	JMP          scaled_611
 
-leave_437:
+anew_610:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_611
+
+leave_609:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_438:
+scaled_611:
 	CMPL         20(R15), $0xbf800000
-	JEQ          leave_439
+	JEQ          leave_612
+	CMPL         20(R15), $0x80000000
+	JEQ          anew_613
 	VBROADCASTSS 20(R15), Z20
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z20, Z5, Z5
 	VPTESTMD     v70000000<>+0(SB), Z5, K2
 	VMOVUPS.Z    Z5, K2, Z5
-	JMP          scaled_440
+	JMP          scaled_614
 
-leave_439:
+anew_613:
+	VPXORD Z5, Z5, Z5
+	JMP    scaled_614
+
+leave_612:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-scaled_440:
-	JMP opened_428
+scaled_614:
+	JMP opened_596
 
-plain_427:
+plain_595:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -23864,7 +29291,7 @@ plain_427:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-opened_428:
+opened_596:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -23873,14 +29300,14 @@ opened_428:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_445
+	JLE  few_622
 	MOVQ R15, CX
 
-few_445:
+few_622:
 	TESTQ CX, CX
-	JLE   keys_end_444
+	JLE   keys_end_618
 
-step_441:
+step_615:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23917,9 +29344,9 @@ step_441:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_441
+	JNZ          step_615
 
-keys_end_444:
+keys_end_618:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -23928,9 +29355,9 @@ keys_end_444:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_447
+	JNZ          stairs_odd_624
 	CMPQ         R15, $0x01
-	JLT          stairs_end_448
+	JLT          stairs_end_625
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23961,7 +29388,7 @@ keys_end_444:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_448
+	JLT          stairs_end_625
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23982,7 +29409,7 @@ keys_end_444:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_448
+	JLT          stairs_end_625
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -23992,11 +29419,11 @@ keys_end_444:
 	VFMADD231PS  Z20, Z24, Z5
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_448
+	JMP          stairs_end_625
 
-stairs_odd_447:
+stairs_odd_624:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_448
+	JLT          stairs_end_625
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24032,7 +29459,7 @@ stairs_odd_447:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_448
+	JLT          stairs_end_625
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24058,7 +29485,7 @@ stairs_odd_447:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_448
+	JLT          stairs_end_625
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24074,7 +29501,7 @@ stairs_odd_447:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_448:
+stairs_end_625:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -24087,92 +29514,122 @@ stairs_end_448:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_366
+	JMP     rows_513
 
-rows5_373:
+rows5_520:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_449
+	JZ           plain_626
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_451
+	JEQ          leave_628
+	CMPL         (R15), $0x80000000
+	JEQ          anew_629
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_452
+	JMP          scaled_630
 
-leave_451:
+anew_629:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_630
+
+leave_628:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_452:
+scaled_630:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_453
+	JEQ          leave_631
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_632
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_454
+	JMP          scaled_633
 
-leave_453:
+anew_632:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_633
+
+leave_631:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_454:
+scaled_633:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_455
+	JEQ          leave_634
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_635
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_456
+	JMP          scaled_636
 
-leave_455:
+anew_635:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_636
+
+leave_634:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_456:
+scaled_636:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_457
+	JEQ          leave_637
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_638
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_458
+	JMP          scaled_639
 
-leave_457:
+anew_638:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_639
+
+leave_637:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_458:
+scaled_639:
 	CMPL         16(R15), $0xbf800000
-	JEQ          leave_459
+	JEQ          leave_640
+	CMPL         16(R15), $0x80000000
+	JEQ          anew_641
 	VBROADCASTSS 16(R15), Z20
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z20, Z4, Z4
 	VPTESTMD     v70000000<>+0(SB), Z4, K2
 	VMOVUPS.Z    Z4, K2, Z4
-	JMP          scaled_460
+	JMP          scaled_642
 
-leave_459:
+anew_641:
+	VPXORD Z4, Z4, Z4
+	JMP    scaled_642
+
+leave_640:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-scaled_460:
-	JMP opened_450
+scaled_642:
+	JMP opened_627
 
-plain_449:
+plain_626:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-opened_450:
+opened_627:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -24181,14 +29638,14 @@ opened_450:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_465
+	JLE  few_650
 	MOVQ R15, CX
 
-few_465:
+few_650:
 	TESTQ CX, CX
-	JLE   keys_end_464
+	JLE   keys_end_646
 
-step_461:
+step_643:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24220,9 +29677,9 @@ step_461:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_461
+	JNZ          step_643
 
-keys_end_464:
+keys_end_646:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -24231,9 +29688,9 @@ keys_end_464:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_467
+	JNZ          stairs_odd_652
 	CMPQ         R15, $0x01
-	JLT          stairs_end_468
+	JLT          stairs_end_653
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24259,7 +29716,7 @@ keys_end_464:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_468
+	JLT          stairs_end_653
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24274,11 +29731,11 @@ keys_end_464:
 	VFMADD231PS  Z20, Z24, Z4
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_468
+	JMP          stairs_end_653
 
-stairs_odd_467:
+stairs_odd_652:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_468
+	JLT          stairs_end_653
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24309,7 +29766,7 @@ stairs_odd_467:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_468
+	JLT          stairs_end_653
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24330,7 +29787,7 @@ stairs_odd_467:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x03
-	JLT          stairs_end_468
+	JLT          stairs_end_653
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24341,7 +29798,7 @@ stairs_odd_467:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_468:
+stairs_end_653:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -24352,78 +29809,102 @@ stairs_end_468:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_366
+	JMP     rows_513
 
-rows4_372:
+rows4_519:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_469
+	JZ           plain_654
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_471
+	JEQ          leave_656
+	CMPL         (R15), $0x80000000
+	JEQ          anew_657
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_472
+	JMP          scaled_658
 
-leave_471:
+anew_657:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_658
+
+leave_656:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_472:
+scaled_658:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_473
+	JEQ          leave_659
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_660
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_474
+	JMP          scaled_661
 
-leave_473:
+anew_660:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_661
+
+leave_659:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_474:
+scaled_661:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_475
+	JEQ          leave_662
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_663
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_476
+	JMP          scaled_664
 
-leave_475:
+anew_663:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_664
+
+leave_662:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_476:
+scaled_664:
 	CMPL         12(R15), $0xbf800000
-	JEQ          leave_477
+	JEQ          leave_665
+	CMPL         12(R15), $0x80000000
+	JEQ          anew_666
 	VBROADCASTSS 12(R15), Z20
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z20, Z3, Z3
 	VPTESTMD     v70000000<>+0(SB), Z3, K2
 	VMOVUPS.Z    Z3, K2, Z3
-	JMP          scaled_478
+	JMP          scaled_667
 
-leave_477:
+anew_666:
+	VPXORD Z3, Z3, Z3
+	JMP    scaled_667
+
+leave_665:
 	VMOVUPS.Z (R8), K1, Z3
 
-scaled_478:
-	JMP opened_470
+scaled_667:
+	JMP opened_655
 
-plain_469:
+plain_654:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 
-opened_470:
+opened_655:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -24432,14 +29913,14 @@ opened_470:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_483
+	JLE  few_675
 	MOVQ R15, CX
 
-few_483:
+few_675:
 	TESTQ CX, CX
-	JLE   keys_end_482
+	JLE   keys_end_671
 
-step_479:
+step_668:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24466,9 +29947,9 @@ step_479:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_479
+	JNZ          step_668
 
-keys_end_482:
+keys_end_671:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -24477,9 +29958,9 @@ keys_end_482:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_485
+	JNZ          stairs_odd_677
 	CMPQ         R15, $0x01
-	JLT          stairs_end_486
+	JLT          stairs_end_678
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24500,7 +29981,7 @@ keys_end_482:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_486
+	JLT          stairs_end_678
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24510,11 +29991,11 @@ keys_end_482:
 	VFMADD231PS  Z20, Z24, Z3
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_486
+	JMP          stairs_end_678
 
-stairs_odd_485:
+stairs_odd_677:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_486
+	JLT          stairs_end_678
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24540,7 +30021,7 @@ stairs_odd_485:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_486
+	JLT          stairs_end_678
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24556,7 +30037,7 @@ stairs_odd_485:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_486:
+stairs_end_678:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -24566,64 +30047,82 @@ stairs_end_486:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_366
+	JMP     rows_513
 
-rows3_371:
+rows3_518:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_487
+	JZ           plain_679
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_489
+	JEQ          leave_681
+	CMPL         (R15), $0x80000000
+	JEQ          anew_682
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_490
+	JMP          scaled_683
 
-leave_489:
+anew_682:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_683
+
+leave_681:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_490:
+scaled_683:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_491
+	JEQ          leave_684
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_685
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_492
+	JMP          scaled_686
 
-leave_491:
+anew_685:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_686
+
+leave_684:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_492:
+scaled_686:
 	CMPL         8(R15), $0xbf800000
-	JEQ          leave_493
+	JEQ          leave_687
+	CMPL         8(R15), $0x80000000
+	JEQ          anew_688
 	VBROADCASTSS 8(R15), Z20
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z20, Z2, Z2
 	VPTESTMD     v70000000<>+0(SB), Z2, K2
 	VMOVUPS.Z    Z2, K2, Z2
-	JMP          scaled_494
+	JMP          scaled_689
 
-leave_493:
+anew_688:
+	VPXORD Z2, Z2, Z2
+	JMP    scaled_689
+
+leave_687:
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-scaled_494:
-	JMP opened_488
+scaled_689:
+	JMP opened_680
 
-plain_487:
+plain_679:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-opened_488:
+opened_680:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -24632,14 +30131,14 @@ opened_488:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_499
+	JLE  few_697
 	MOVQ R15, CX
 
-few_499:
+few_697:
 	TESTQ CX, CX
-	JLE   keys_end_498
+	JLE   keys_end_693
 
-step_495:
+step_690:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24661,9 +30160,9 @@ step_495:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_495
+	JNZ          step_690
 
-keys_end_498:
+keys_end_693:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -24672,9 +30171,9 @@ keys_end_498:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_501
+	JNZ          stairs_odd_699
 	CMPQ         R15, $0x01
-	JLT          stairs_end_502
+	JLT          stairs_end_700
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24689,11 +30188,11 @@ keys_end_498:
 	VFMADD231PS  Z20, Z24, Z2
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_502
+	JMP          stairs_end_700
 
-stairs_odd_501:
+stairs_odd_699:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_502
+	JLT          stairs_end_700
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24714,7 +30213,7 @@ stairs_odd_501:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	CMPQ         R15, $0x02
-	JLT          stairs_end_502
+	JLT          stairs_end_700
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24725,7 +30224,7 @@ stairs_odd_501:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_502:
+stairs_end_700:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -24734,48 +30233,60 @@ stairs_end_502:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_366
+	JMP     rows_513
 
-rows2_370:
+rows2_517:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_503
+	JZ           plain_701
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_505
+	JEQ          leave_703
+	CMPL         (R15), $0x80000000
+	JEQ          anew_704
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_506
+	JMP          scaled_705
 
-leave_505:
+anew_704:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_705
+
+leave_703:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_506:
+scaled_705:
 	CMPL         4(R15), $0xbf800000
-	JEQ          leave_507
+	JEQ          leave_706
+	CMPL         4(R15), $0x80000000
+	JEQ          anew_707
 	VBROADCASTSS 4(R15), Z20
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z20, Z1, Z1
 	VPTESTMD     v70000000<>+0(SB), Z1, K2
 	VMOVUPS.Z    Z1, K2, Z1
-	JMP          scaled_508
+	JMP          scaled_708
 
-leave_507:
+anew_707:
+	VPXORD Z1, Z1, Z1
+	JMP    scaled_708
+
+leave_706:
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-scaled_508:
-	JMP opened_504
+scaled_708:
+	JMP opened_702
 
-plain_503:
+plain_701:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-opened_504:
+opened_702:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -24784,14 +30295,14 @@ opened_504:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_513
+	JLE  few_716
 	MOVQ R15, CX
 
-few_513:
+few_716:
 	TESTQ CX, CX
-	JLE   keys_end_512
+	JLE   keys_end_712
 
-step_509:
+step_709:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24808,9 +30319,9 @@ step_509:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_509
+	JNZ          step_709
 
-keys_end_512:
+keys_end_712:
 	MOVQ         n+128(FP), R15
 	SUBQ         R14, R15
 	ADDQ         seen+144(FP), R15
@@ -24819,9 +30330,9 @@ keys_end_512:
 	NEGQ         R15
 	ADDQ         pairs+120(FP), R15
 	TESTQ        $0x00000001, AX
-	JNZ          stairs_odd_515
+	JNZ          stairs_odd_718
 	CMPQ         R15, $0x01
-	JLT          stairs_end_516
+	JLT          stairs_end_719
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24831,11 +30342,11 @@ keys_end_512:
 	VFMADD231PS  Z20, Z24, Z1
 	ADDQ         R10, R8
 	ADDQ         R12, R9
-	JMP          stairs_end_516
+	JMP          stairs_end_719
 
-stairs_odd_515:
+stairs_odd_718:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_516
+	JLT          stairs_end_719
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24851,40 +30362,46 @@ stairs_odd_515:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_516:
+stairs_end_719:
 	VMOVUPS Z0, K1, (DX)
 	VMOVUPS Z1, K1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_366
+	JMP     rows_513
 
-rows1_369:
+rows1_516:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_517
+	JZ           plain_720
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	CMPL         (R15), $0xbf800000
-	JEQ          leave_519
+	JEQ          leave_722
+	CMPL         (R15), $0x80000000
+	JEQ          anew_723
 	VBROADCASTSS (R15), Z20
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z20, Z0, Z0
 	VPTESTMD     v70000000<>+0(SB), Z0, K2
 	VMOVUPS.Z    Z0, K2, Z0
-	JMP          scaled_520
+	JMP          scaled_724
 
-leave_519:
+anew_723:
+	VPXORD Z0, Z0, Z0
+	JMP    scaled_724
+
+leave_722:
 	VMOVUPS.Z (DX), K1, Z0
 
-scaled_520:
-	JMP opened_518
+scaled_724:
+	JMP opened_721
 
-plain_517:
+plain_720:
 	VMOVUPS.Z (DX), K1, Z0
 
-opened_518:
+opened_721:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ pairs+120(FP), CX
@@ -24893,14 +30410,14 @@ opened_518:
 	ADDQ seen+144(FP), R15
 	SHRQ $0x01, R15
 	CMPQ CX, R15
-	JLE  few_525
+	JLE  few_732
 	MOVQ R15, CX
 
-few_525:
+few_732:
 	TESTQ CX, CX
-	JLE   keys_end_524
+	JLE   keys_end_728
 
-step_521:
+step_725:
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24912,9 +30429,9 @@ step_521:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_521
+	JNZ          step_725
 
-keys_end_524:
+keys_end_728:
 	MOVQ  n+128(FP), R15
 	SUBQ  R14, R15
 	ADDQ  seen+144(FP), R15
@@ -24923,12 +30440,12 @@ keys_end_524:
 	NEGQ  R15
 	ADDQ  pairs+120(FP), R15
 	TESTQ $0x00000001, AX
-	JNZ   stairs_odd_527
-	JMP   stairs_end_528
+	JNZ   stairs_odd_734
+	JMP   stairs_end_735
 
-stairs_odd_527:
+stairs_odd_734:
 	CMPQ         R15, $0x01
-	JLT          stairs_end_528
+	JLT          stairs_end_735
 	VMOVUPS.Z    (R9), K1, Z20
 	VPANDD       vffff0000<>+0(SB), Z20, Z21
 	VPSLLD       $0x10, Z20, Z20
@@ -24939,15 +30456,15 @@ stairs_odd_527:
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 
-stairs_end_528:
+stairs_end_735:
 	VMOVUPS Z0, K1, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_366
+	JMP     rows_513
 
-rows_end_367:
-end_365:
+rows_end_514:
+end_512:
 done_1:
 	VZEROUPPER
 	RET

@@ -65,7 +65,7 @@ opened_6:
 	TESTQ      CX, CX
 	JLE        keys_end_10
 	TESTQ      $0x00000003, CX
-	JZ         group_8
+	JZ         groups_11
 
 step_7:
 	VBROADCASTSS (R8), Z28
@@ -81,6 +81,7 @@ step_7:
 	TESTQ        CX, CX
 	JZ           keys_end_10
 
+groups_11:
 group_8:
 	VBROADCASTSS (R8), Z28
 	VFMADD231PS  (R9), Z28, Z0
@@ -118,9 +119,9 @@ keys_end_10:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_12
+	JNE  other_15
 
-strip_13:
+strip_16:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -131,10 +132,10 @@ strip_13:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000100
-	JLT          end_14
+	JLT          end_17
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_15
+	JZ           plain_18
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -148,9 +149,9 @@ strip_13:
 	VMULPS       64(DX)(BX*1), Z28, Z5
 	VMULPS       128(DX)(BX*1), Z28, Z6
 	VMULPS       192(DX)(BX*1), Z28, Z7
-	JMP          opened_16
+	JMP          opened_19
 
-plain_15:
+plain_18:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
@@ -160,7 +161,7 @@ plain_15:
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-opened_16:
+opened_19:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -174,11 +175,11 @@ opened_16:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_20
+	JLE        keys_end_23
 	TESTQ      $0x00000003, CX
-	JZ         group_18
+	JZ         groups_24
 
-step_17:
+step_20:
 	VBROADCASTSS (R8), Z28
 	VBROADCASTSS 4(R8), Z29
 	VMOVUPS      (R9), Z31
@@ -197,11 +198,12 @@ step_17:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_17
+	JNZ          step_20
 	TESTQ        CX, CX
-	JZ           keys_end_20
+	JZ           keys_end_23
 
-group_18:
+groups_24:
+group_21:
 	VBROADCASTSS (R8), Z28
 	VBROADCASTSS 4(R8), Z29
 	VMOVUPS      (R9), Z31
@@ -261,9 +263,9 @@ group_18:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_18
+	JNZ          group_21
 
-keys_end_20:
+keys_end_23:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -273,11 +275,11 @@ keys_end_20:
 	VMOVUPS Z6, 128(DX)(BX*1)
 	VMOVUPS Z7, 192(DX)(BX*1)
 	ADDQ    $0x00000100, DI
-	JMP     strip_13
+	JMP     strip_16
 
-end_14:
-other_12:
-strip_22:
+end_17:
+other_15:
+strip_28:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -288,54 +290,54 @@ strip_22:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000080
-	JLT  end_23
+	JLT  end_29
 
-rows_24:
+rows_30:
 	CMPQ R14, $0x11
-	JGT  rows8_34
+	JGT  rows8_40
 	CMPQ R14, $0x11
-	JEQ  rows6_32
+	JEQ  rows6_38
 	CMPQ R14, $0x10
-	JEQ  rows8_34
+	JEQ  rows8_40
 	CMPQ R14, $0x0f
-	JEQ  rows8_34
+	JEQ  rows8_40
 	CMPQ R14, $0x0e
-	JEQ  rows7_33
+	JEQ  rows7_39
 	CMPQ R14, $0x0d
-	JEQ  rows7_33
+	JEQ  rows7_39
 	CMPQ R14, $0x0c
-	JEQ  rows6_32
+	JEQ  rows6_38
 	CMPQ R14, $0x0b
-	JEQ  rows6_32
+	JEQ  rows6_38
 	CMPQ R14, $0x0a
-	JEQ  rows5_31
+	JEQ  rows5_37
 	CMPQ R14, $0x09
-	JEQ  rows5_31
+	JEQ  rows5_37
 	CMPQ R14, $0x08
-	JEQ  rows8_34
+	JEQ  rows8_40
 	CMPQ R14, $0x07
-	JEQ  rows7_33
+	JEQ  rows7_39
 	CMPQ R14, $0x06
-	JEQ  rows6_32
+	JEQ  rows6_38
 	CMPQ R14, $0x05
-	JEQ  rows5_31
+	JEQ  rows5_37
 	CMPQ R14, $0x04
-	JEQ  rows4_30
+	JEQ  rows4_36
 	CMPQ R14, $0x03
-	JEQ  rows3_29
+	JEQ  rows3_35
 	CMPQ R14, $0x02
-	JEQ  rows2_28
+	JEQ  rows2_34
 	CMPQ R14, $0x01
-	JEQ  rows1_27
-	JMP  rows_end_25
+	JEQ  rows1_33
+	JMP  rows_end_31
 
-rows8_34:
+rows8_40:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_35
+	JZ           plain_41
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -363,9 +365,9 @@ rows8_34:
 	VBROADCASTSS 28(R15), Z28
 	VMULPS       (R9)(BX*1), Z28, Z14
 	VMULPS       64(R9)(BX*1), Z28, Z15
-	JMP          opened_36
+	JMP          opened_42
 
-plain_35:
+plain_41:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -383,7 +385,7 @@ plain_35:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-opened_36:
+opened_42:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -409,11 +411,11 @@ opened_36:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_40
+	JLE        keys_end_46
 	TESTQ      $0x00000003, CX
-	JZ         group_38
+	JZ         groups_47
 
-step_37:
+step_43:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -443,11 +445,16 @@ step_37:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_37
+	JNZ              step_43
 	TESTQ            CX, CX
-	JZ               keys_end_40
+	JZ               keys_end_46
 
-group_38:
+groups_47:
+	CMPQ CX, $0x04
+	JEQ  last_48
+	SUBQ $0x04, CX
+
+group_44:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -551,9 +558,121 @@ group_38:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_38
+	JNZ              group_44
 
-keys_end_40:
+last_48:
+	VMOVUPS          (R9), Z28
+	VMOVUPS          64(R9), Z29
+	PREFETCHT0       128(R9)
+	PREFETCHT0       192(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8), Z28, Z2
+	VFMADD231PS.BCST 4(R8), Z29, Z3
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VFMADD231PS.BCST 16(R8), Z28, Z8
+	VFMADD231PS.BCST 16(R8), Z29, Z9
+	VBROADCASTSS     20(R8), Z31
+	VFMADD231PS      Z28, Z31, Z10
+	VFMADD231PS      Z29, Z31, Z11
+	VBROADCASTSS     24(R8), Z30
+	VFMADD231PS      Z28, Z30, Z12
+	VFMADD231PS      Z29, Z30, Z13
+	VFMADD231PS.BCST 28(R8), Z28, Z14
+	VFMADD231PS.BCST 28(R8), Z29, Z15
+	VMOVUPS          (R9)(R12*1), Z28
+	VMOVUPS          64(R9)(R12*1), Z29
+	PREFETCHT0       128(R9)(R12*1)
+	PREFETCHT0       192(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*1), Z29, Z3
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VFMADD231PS.BCST 16(R8)(R10*1), Z28, Z8
+	VFMADD231PS.BCST 16(R8)(R10*1), Z29, Z9
+	VBROADCASTSS     20(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z10
+	VFMADD231PS      Z29, Z31, Z11
+	VBROADCASTSS     24(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z12
+	VFMADD231PS      Z29, Z30, Z13
+	VFMADD231PS.BCST 28(R8)(R10*1), Z28, Z14
+	VFMADD231PS.BCST 28(R8)(R10*1), Z29, Z15
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          64(R9)(R12*2), Z29
+	VMOVUPS          (R9)(R13*1), Z30
+	VMOVUPS          64(R9)(R13*1), Z31
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	LEAQ             (BX)(BX*2), AX
+	ADDQ             R15, AX
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R10*2), Z29, Z1
+	VFMADD231PS.BCST (R8)(R11*1), Z30, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z31, Z1
+	VMOVUPS          Z0, (DX)
+	VMOVUPS          Z1, 64(DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*2), Z29, Z3
+	VFMADD231PS.BCST 4(R8)(R11*1), Z30, Z2
+	VFMADD231PS.BCST 4(R8)(R11*1), Z31, Z3
+	VMOVUPS          Z2, (DX)(BX*1)
+	VMOVUPS          Z3, 64(DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 8(R8)(R10*2), Z29, Z5
+	VFMADD231PS.BCST 8(R8)(R11*1), Z30, Z4
+	VFMADD231PS.BCST 8(R8)(R11*1), Z31, Z5
+	VMOVUPS          Z4, (DX)(BX*2)
+	VMOVUPS          Z5, 64(DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z6
+	VFMADD231PS.BCST 12(R8)(R10*2), Z29, Z7
+	VFMADD231PS.BCST 12(R8)(R11*1), Z30, Z6
+	VFMADD231PS.BCST 12(R8)(R11*1), Z31, Z7
+	VMOVUPS          Z6, (R15)
+	VMOVUPS          Z7, 64(R15)
+	VFMADD231PS.BCST 16(R8)(R10*2), Z28, Z8
+	VFMADD231PS.BCST 16(R8)(R10*2), Z29, Z9
+	VFMADD231PS.BCST 16(R8)(R11*1), Z30, Z8
+	VFMADD231PS.BCST 16(R8)(R11*1), Z31, Z9
+	VMOVUPS          Z8, (R15)(BX*1)
+	VMOVUPS          Z9, 64(R15)(BX*1)
+	VFMADD231PS.BCST 20(R8)(R10*2), Z28, Z10
+	VFMADD231PS.BCST 20(R8)(R10*2), Z29, Z11
+	VFMADD231PS.BCST 20(R8)(R11*1), Z30, Z10
+	VFMADD231PS.BCST 20(R8)(R11*1), Z31, Z11
+	VMOVUPS          Z10, (R15)(BX*2)
+	VMOVUPS          Z11, 64(R15)(BX*2)
+	VFMADD231PS.BCST 24(R8)(R10*2), Z28, Z12
+	VFMADD231PS.BCST 24(R8)(R10*2), Z29, Z13
+	VFMADD231PS.BCST 24(R8)(R11*1), Z30, Z12
+	VFMADD231PS.BCST 24(R8)(R11*1), Z31, Z13
+	VMOVUPS          Z12, (AX)
+	VMOVUPS          Z13, 64(AX)
+	VFMADD231PS.BCST 28(R8)(R10*2), Z28, Z14
+	VFMADD231PS.BCST 28(R8)(R10*2), Z29, Z15
+	VFMADD231PS.BCST 28(R8)(R11*1), Z30, Z14
+	VFMADD231PS.BCST 28(R8)(R11*1), Z31, Z15
+	VMOVUPS          Z14, (AX)(BX*1)
+	VMOVUPS          Z15, 64(AX)(BX*1)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	ADDQ             R8, R9
+	JMP              stored_49
+
+keys_end_46:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -573,18 +692,20 @@ keys_end_40:
 	VMOVUPS Z13, 64(R9)
 	VMOVUPS Z14, (R9)(BX*1)
 	VMOVUPS Z15, 64(R9)(BX*1)
-	ADDQ    $0x20, SI
-	LEAQ    (R9)(BX*2), DX
-	SUBQ    $0x08, R14
-	JMP     rows_24
 
-rows7_33:
+stored_49:
+	ADDQ $0x20, SI
+	LEAQ (R9)(BX*2), DX
+	SUBQ $0x08, R14
+	JMP  rows_30
+
+rows7_39:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_42
+	JZ           plain_51
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -609,9 +730,9 @@ rows7_33:
 	VBROADCASTSS 24(R15), Z28
 	VMULPS       (R9), Z28, Z12
 	VMULPS       64(R9), Z28, Z13
-	JMP          opened_43
+	JMP          opened_52
 
-plain_42:
+plain_51:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -627,7 +748,7 @@ plain_42:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-opened_43:
+opened_52:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -651,11 +772,11 @@ opened_43:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_47
+	JLE        keys_end_56
 	TESTQ      $0x00000003, CX
-	JZ         group_45
+	JZ         groups_57
 
-step_44:
+step_53:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -683,11 +804,16 @@ step_44:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_44
+	JNZ              step_53
 	TESTQ            CX, CX
-	JZ               keys_end_47
+	JZ               keys_end_56
 
-group_45:
+groups_57:
+	CMPQ CX, $0x04
+	JEQ  last_58
+	SUBQ $0x04, CX
+
+group_54:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -783,9 +909,111 @@ group_45:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_45
+	JNZ              group_54
 
-keys_end_47:
+last_58:
+	VMOVUPS          (R9), Z28
+	VMOVUPS          64(R9), Z29
+	PREFETCHT0       128(R9)
+	PREFETCHT0       192(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8), Z28, Z2
+	VFMADD231PS.BCST 4(R8), Z29, Z3
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VFMADD231PS.BCST 16(R8), Z28, Z8
+	VFMADD231PS.BCST 16(R8), Z29, Z9
+	VBROADCASTSS     20(R8), Z31
+	VFMADD231PS      Z28, Z31, Z10
+	VFMADD231PS      Z29, Z31, Z11
+	VBROADCASTSS     24(R8), Z30
+	VFMADD231PS      Z28, Z30, Z12
+	VFMADD231PS      Z29, Z30, Z13
+	VMOVUPS          (R9)(R12*1), Z28
+	VMOVUPS          64(R9)(R12*1), Z29
+	PREFETCHT0       128(R9)(R12*1)
+	PREFETCHT0       192(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*1), Z29, Z3
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VFMADD231PS.BCST 16(R8)(R10*1), Z28, Z8
+	VFMADD231PS.BCST 16(R8)(R10*1), Z29, Z9
+	VBROADCASTSS     20(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z10
+	VFMADD231PS      Z29, Z31, Z11
+	VBROADCASTSS     24(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z12
+	VFMADD231PS      Z29, Z30, Z13
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          64(R9)(R12*2), Z29
+	VMOVUPS          (R9)(R13*1), Z30
+	VMOVUPS          64(R9)(R13*1), Z31
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	LEAQ             (BX)(BX*2), AX
+	ADDQ             R15, AX
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R10*2), Z29, Z1
+	VFMADD231PS.BCST (R8)(R11*1), Z30, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z31, Z1
+	VMOVUPS          Z0, (DX)
+	VMOVUPS          Z1, 64(DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*2), Z29, Z3
+	VFMADD231PS.BCST 4(R8)(R11*1), Z30, Z2
+	VFMADD231PS.BCST 4(R8)(R11*1), Z31, Z3
+	VMOVUPS          Z2, (DX)(BX*1)
+	VMOVUPS          Z3, 64(DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 8(R8)(R10*2), Z29, Z5
+	VFMADD231PS.BCST 8(R8)(R11*1), Z30, Z4
+	VFMADD231PS.BCST 8(R8)(R11*1), Z31, Z5
+	VMOVUPS          Z4, (DX)(BX*2)
+	VMOVUPS          Z5, 64(DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z6
+	VFMADD231PS.BCST 12(R8)(R10*2), Z29, Z7
+	VFMADD231PS.BCST 12(R8)(R11*1), Z30, Z6
+	VFMADD231PS.BCST 12(R8)(R11*1), Z31, Z7
+	VMOVUPS          Z6, (R15)
+	VMOVUPS          Z7, 64(R15)
+	VFMADD231PS.BCST 16(R8)(R10*2), Z28, Z8
+	VFMADD231PS.BCST 16(R8)(R10*2), Z29, Z9
+	VFMADD231PS.BCST 16(R8)(R11*1), Z30, Z8
+	VFMADD231PS.BCST 16(R8)(R11*1), Z31, Z9
+	VMOVUPS          Z8, (R15)(BX*1)
+	VMOVUPS          Z9, 64(R15)(BX*1)
+	VFMADD231PS.BCST 20(R8)(R10*2), Z28, Z10
+	VFMADD231PS.BCST 20(R8)(R10*2), Z29, Z11
+	VFMADD231PS.BCST 20(R8)(R11*1), Z30, Z10
+	VFMADD231PS.BCST 20(R8)(R11*1), Z31, Z11
+	VMOVUPS          Z10, (R15)(BX*2)
+	VMOVUPS          Z11, 64(R15)(BX*2)
+	VFMADD231PS.BCST 24(R8)(R10*2), Z28, Z12
+	VFMADD231PS.BCST 24(R8)(R10*2), Z29, Z13
+	VFMADD231PS.BCST 24(R8)(R11*1), Z30, Z12
+	VFMADD231PS.BCST 24(R8)(R11*1), Z31, Z13
+	VMOVUPS          Z12, (AX)
+	VMOVUPS          Z13, 64(AX)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	ADDQ             R8, R9
+	JMP              stored_59
+
+keys_end_56:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -803,18 +1031,20 @@ keys_end_47:
 	VMOVUPS Z11, 64(R8)(BX*2)
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
-	ADDQ    $0x1c, SI
-	LEAQ    (R9)(BX*1), DX
-	SUBQ    $0x07, R14
-	JMP     rows_24
 
-rows6_32:
+stored_59:
+	ADDQ $0x1c, SI
+	LEAQ (R9)(BX*1), DX
+	SUBQ $0x07, R14
+	JMP  rows_30
+
+rows6_38:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_49
+	JZ           plain_61
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -836,9 +1066,9 @@ rows6_32:
 	VBROADCASTSS 20(R15), Z28
 	VMULPS       (R8)(BX*2), Z28, Z10
 	VMULPS       64(R8)(BX*2), Z28, Z11
-	JMP          opened_50
+	JMP          opened_62
 
-plain_49:
+plain_61:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -852,7 +1082,7 @@ plain_49:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-opened_50:
+opened_62:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -872,11 +1102,11 @@ opened_50:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_54
+	JLE        keys_end_66
 	TESTQ      $0x00000003, CX
-	JZ         group_52
+	JZ         groups_67
 
-step_51:
+step_63:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -901,11 +1131,16 @@ step_51:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_51
+	JNZ              step_63
 	TESTQ            CX, CX
-	JZ               keys_end_54
+	JZ               keys_end_66
 
-group_52:
+groups_67:
+	CMPQ CX, $0x04
+	JEQ  last_68
+	SUBQ $0x04, CX
+
+group_64:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -989,9 +1224,97 @@ group_52:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_52
+	JNZ              group_64
 
-keys_end_54:
+last_68:
+	VMOVUPS          (R9), Z28
+	VMOVUPS          64(R9), Z29
+	PREFETCHT0       128(R9)
+	PREFETCHT0       192(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8), Z28, Z2
+	VFMADD231PS.BCST 4(R8), Z29, Z3
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VFMADD231PS.BCST 16(R8), Z28, Z8
+	VFMADD231PS.BCST 16(R8), Z29, Z9
+	VBROADCASTSS     20(R8), Z31
+	VFMADD231PS      Z28, Z31, Z10
+	VFMADD231PS      Z29, Z31, Z11
+	VMOVUPS          (R9)(R12*1), Z28
+	VMOVUPS          64(R9)(R12*1), Z29
+	PREFETCHT0       128(R9)(R12*1)
+	PREFETCHT0       192(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*1), Z29, Z3
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VFMADD231PS.BCST 16(R8)(R10*1), Z28, Z8
+	VFMADD231PS.BCST 16(R8)(R10*1), Z29, Z9
+	VBROADCASTSS     20(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z10
+	VFMADD231PS      Z29, Z31, Z11
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          64(R9)(R12*2), Z29
+	VMOVUPS          (R9)(R13*1), Z30
+	VMOVUPS          64(R9)(R13*1), Z31
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R10*2), Z29, Z1
+	VFMADD231PS.BCST (R8)(R11*1), Z30, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z31, Z1
+	VMOVUPS          Z0, (DX)
+	VMOVUPS          Z1, 64(DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*2), Z29, Z3
+	VFMADD231PS.BCST 4(R8)(R11*1), Z30, Z2
+	VFMADD231PS.BCST 4(R8)(R11*1), Z31, Z3
+	VMOVUPS          Z2, (DX)(BX*1)
+	VMOVUPS          Z3, 64(DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 8(R8)(R10*2), Z29, Z5
+	VFMADD231PS.BCST 8(R8)(R11*1), Z30, Z4
+	VFMADD231PS.BCST 8(R8)(R11*1), Z31, Z5
+	VMOVUPS          Z4, (DX)(BX*2)
+	VMOVUPS          Z5, 64(DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z6
+	VFMADD231PS.BCST 12(R8)(R10*2), Z29, Z7
+	VFMADD231PS.BCST 12(R8)(R11*1), Z30, Z6
+	VFMADD231PS.BCST 12(R8)(R11*1), Z31, Z7
+	VMOVUPS          Z6, (R15)
+	VMOVUPS          Z7, 64(R15)
+	VFMADD231PS.BCST 16(R8)(R10*2), Z28, Z8
+	VFMADD231PS.BCST 16(R8)(R10*2), Z29, Z9
+	VFMADD231PS.BCST 16(R8)(R11*1), Z30, Z8
+	VFMADD231PS.BCST 16(R8)(R11*1), Z31, Z9
+	VMOVUPS          Z8, (R15)(BX*1)
+	VMOVUPS          Z9, 64(R15)(BX*1)
+	VFMADD231PS.BCST 20(R8)(R10*2), Z28, Z10
+	VFMADD231PS.BCST 20(R8)(R10*2), Z29, Z11
+	VFMADD231PS.BCST 20(R8)(R11*1), Z30, Z10
+	VFMADD231PS.BCST 20(R8)(R11*1), Z31, Z11
+	VMOVUPS          Z10, (R15)(BX*2)
+	VMOVUPS          Z11, 64(R15)(BX*2)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	ADDQ             R8, R9
+	JMP              stored_69
+
+keys_end_66:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -1007,17 +1330,19 @@ keys_end_54:
 	VMOVUPS Z9, 64(R8)(BX*1)
 	VMOVUPS Z10, (R8)(BX*2)
 	VMOVUPS Z11, 64(R8)(BX*2)
-	ADDQ    $0x18, SI
-	LEAQ    (R9), DX
-	SUBQ    $0x06, R14
-	JMP     rows_24
 
-rows5_31:
+stored_69:
+	ADDQ $0x18, SI
+	LEAQ (R9), DX
+	SUBQ $0x06, R14
+	JMP  rows_30
+
+rows5_37:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_56
+	JZ           plain_71
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1036,9 +1361,9 @@ rows5_31:
 	VBROADCASTSS 16(R15), Z28
 	VMULPS       (R8)(BX*1), Z28, Z8
 	VMULPS       64(R8)(BX*1), Z28, Z9
-	JMP          opened_57
+	JMP          opened_72
 
-plain_56:
+plain_71:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -1050,7 +1375,7 @@ plain_56:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-opened_57:
+opened_72:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -1068,11 +1393,11 @@ opened_57:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_61
+	JLE        keys_end_76
 	TESTQ      $0x00000003, CX
-	JZ         group_59
+	JZ         groups_77
 
-step_58:
+step_73:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -1094,11 +1419,16 @@ step_58:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_58
+	JNZ              step_73
 	TESTQ            CX, CX
-	JZ               keys_end_61
+	JZ               keys_end_76
 
-group_59:
+groups_77:
+	CMPQ CX, $0x04
+	JEQ  last_78
+	SUBQ $0x04, CX
+
+group_74:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -1170,9 +1500,84 @@ group_59:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_59
+	JNZ              group_74
 
-keys_end_61:
+last_78:
+	VMOVUPS          (R9), Z28
+	VMOVUPS          64(R9), Z29
+	PREFETCHT0       128(R9)
+	PREFETCHT0       192(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8), Z28, Z2
+	VFMADD231PS.BCST 4(R8), Z29, Z3
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VFMADD231PS.BCST 16(R8), Z28, Z8
+	VFMADD231PS.BCST 16(R8), Z29, Z9
+	VMOVUPS          (R9)(R12*1), Z28
+	VMOVUPS          64(R9)(R12*1), Z29
+	PREFETCHT0       128(R9)(R12*1)
+	PREFETCHT0       192(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*1), Z29, Z3
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VFMADD231PS.BCST 16(R8)(R10*1), Z28, Z8
+	VFMADD231PS.BCST 16(R8)(R10*1), Z29, Z9
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          64(R9)(R12*2), Z29
+	VMOVUPS          (R9)(R13*1), Z30
+	VMOVUPS          64(R9)(R13*1), Z31
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R10*2), Z29, Z1
+	VFMADD231PS.BCST (R8)(R11*1), Z30, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z31, Z1
+	VMOVUPS          Z0, (DX)
+	VMOVUPS          Z1, 64(DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*2), Z29, Z3
+	VFMADD231PS.BCST 4(R8)(R11*1), Z30, Z2
+	VFMADD231PS.BCST 4(R8)(R11*1), Z31, Z3
+	VMOVUPS          Z2, (DX)(BX*1)
+	VMOVUPS          Z3, 64(DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 8(R8)(R10*2), Z29, Z5
+	VFMADD231PS.BCST 8(R8)(R11*1), Z30, Z4
+	VFMADD231PS.BCST 8(R8)(R11*1), Z31, Z5
+	VMOVUPS          Z4, (DX)(BX*2)
+	VMOVUPS          Z5, 64(DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z6
+	VFMADD231PS.BCST 12(R8)(R10*2), Z29, Z7
+	VFMADD231PS.BCST 12(R8)(R11*1), Z30, Z6
+	VFMADD231PS.BCST 12(R8)(R11*1), Z31, Z7
+	VMOVUPS          Z6, (R15)
+	VMOVUPS          Z7, 64(R15)
+	VFMADD231PS.BCST 16(R8)(R10*2), Z28, Z8
+	VFMADD231PS.BCST 16(R8)(R10*2), Z29, Z9
+	VFMADD231PS.BCST 16(R8)(R11*1), Z30, Z8
+	VFMADD231PS.BCST 16(R8)(R11*1), Z31, Z9
+	VMOVUPS          Z8, (R15)(BX*1)
+	VMOVUPS          Z9, 64(R15)(BX*1)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	JMP              stored_79
+
+keys_end_76:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -1185,17 +1590,19 @@ keys_end_61:
 	VMOVUPS Z7, 64(R8)
 	VMOVUPS Z8, (R8)(BX*1)
 	VMOVUPS Z9, 64(R8)(BX*1)
-	ADDQ    $0x14, SI
-	LEAQ    (R8)(BX*2), DX
-	SUBQ    $0x05, R14
-	JMP     rows_24
 
-rows4_30:
+stored_79:
+	ADDQ $0x14, SI
+	LEAQ (R8)(BX*2), DX
+	SUBQ $0x05, R14
+	JMP  rows_30
+
+rows4_36:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_63
+	JZ           plain_81
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1211,9 +1618,9 @@ rows4_30:
 	VBROADCASTSS 12(R15), Z28
 	VMULPS       (R8), Z28, Z6
 	VMULPS       64(R8), Z28, Z7
-	JMP          opened_64
+	JMP          opened_82
 
-plain_63:
+plain_81:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -1223,7 +1630,7 @@ plain_63:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-opened_64:
+opened_82:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -1239,11 +1646,11 @@ opened_64:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_68
+	JLE        keys_end_86
 	TESTQ      $0x00000003, CX
-	JZ         group_66
+	JZ         groups_87
 
-step_65:
+step_83:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -1263,11 +1670,16 @@ step_65:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_65
+	JNZ              step_83
 	TESTQ            CX, CX
-	JZ               keys_end_68
+	JZ               keys_end_86
 
-group_66:
+groups_87:
+	CMPQ CX, $0x04
+	JEQ  last_88
+	SUBQ $0x04, CX
+
+group_84:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -1331,9 +1743,74 @@ group_66:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_66
+	JNZ              group_84
 
-keys_end_68:
+last_88:
+	VMOVUPS          (R9), Z28
+	VMOVUPS          64(R9), Z29
+	PREFETCHT0       128(R9)
+	PREFETCHT0       192(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8), Z28, Z2
+	VFMADD231PS.BCST 4(R8), Z29, Z3
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VMOVUPS          (R9)(R12*1), Z28
+	VMOVUPS          64(R9)(R12*1), Z29
+	PREFETCHT0       128(R9)(R12*1)
+	PREFETCHT0       192(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*1), Z29, Z3
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z6
+	VFMADD231PS      Z29, Z31, Z7
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          64(R9)(R12*2), Z29
+	VMOVUPS          (R9)(R13*1), Z30
+	VMOVUPS          64(R9)(R13*1), Z31
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R10*2), Z29, Z1
+	VFMADD231PS.BCST (R8)(R11*1), Z30, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z31, Z1
+	VMOVUPS          Z0, (DX)
+	VMOVUPS          Z1, 64(DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*2), Z29, Z3
+	VFMADD231PS.BCST 4(R8)(R11*1), Z30, Z2
+	VFMADD231PS.BCST 4(R8)(R11*1), Z31, Z3
+	VMOVUPS          Z2, (DX)(BX*1)
+	VMOVUPS          Z3, 64(DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 8(R8)(R10*2), Z29, Z5
+	VFMADD231PS.BCST 8(R8)(R11*1), Z30, Z4
+	VFMADD231PS.BCST 8(R8)(R11*1), Z31, Z5
+	VMOVUPS          Z4, (DX)(BX*2)
+	VMOVUPS          Z5, 64(DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z6
+	VFMADD231PS.BCST 12(R8)(R10*2), Z29, Z7
+	VFMADD231PS.BCST 12(R8)(R11*1), Z30, Z6
+	VFMADD231PS.BCST 12(R8)(R11*1), Z31, Z7
+	VMOVUPS          Z6, (R15)
+	VMOVUPS          Z7, 64(R15)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	JMP              stored_89
+
+keys_end_86:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -1344,17 +1821,19 @@ keys_end_68:
 	VMOVUPS Z5, 64(DX)(BX*2)
 	VMOVUPS Z6, (R8)
 	VMOVUPS Z7, 64(R8)
-	ADDQ    $0x10, SI
-	LEAQ    (R8)(BX*1), DX
-	SUBQ    $0x04, R14
-	JMP     rows_24
 
-rows3_29:
+stored_89:
+	ADDQ $0x10, SI
+	LEAQ (R8)(BX*1), DX
+	SUBQ $0x04, R14
+	JMP  rows_30
+
+rows3_35:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_70
+	JZ           plain_91
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1367,9 +1846,9 @@ rows3_29:
 	VBROADCASTSS 8(R15), Z28
 	VMULPS       (DX)(BX*2), Z28, Z4
 	VMULPS       64(DX)(BX*2), Z28, Z5
-	JMP          opened_71
+	JMP          opened_92
 
-plain_70:
+plain_91:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -1377,7 +1856,7 @@ plain_70:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-opened_71:
+opened_92:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -1389,11 +1868,11 @@ opened_71:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_75
+	JLE        keys_end_96
 	TESTQ      $0x00000003, CX
-	JZ         group_73
+	JZ         groups_97
 
-step_72:
+step_93:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -1410,11 +1889,16 @@ step_72:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_72
+	JNZ              step_93
 	TESTQ            CX, CX
-	JZ               keys_end_75
+	JZ               keys_end_96
 
-group_73:
+groups_97:
+	CMPQ CX, $0x04
+	JEQ  last_98
+	SUBQ $0x04, CX
+
+group_94:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -1466,9 +1950,60 @@ group_73:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_73
+	JNZ              group_94
 
-keys_end_75:
+last_98:
+	VMOVUPS          (R9), Z28
+	VMOVUPS          64(R9), Z29
+	PREFETCHT0       128(R9)
+	PREFETCHT0       192(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8), Z28, Z2
+	VFMADD231PS.BCST 4(R8), Z29, Z3
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VMOVUPS          (R9)(R12*1), Z28
+	VMOVUPS          64(R9)(R12*1), Z29
+	PREFETCHT0       128(R9)(R12*1)
+	PREFETCHT0       192(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS      Z29, Z30, Z1
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*1), Z29, Z3
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z4
+	VFMADD231PS      Z29, Z30, Z5
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          64(R9)(R12*2), Z29
+	VMOVUPS          (R9)(R13*1), Z30
+	VMOVUPS          64(R9)(R13*1), Z31
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R10*2), Z29, Z1
+	VFMADD231PS.BCST (R8)(R11*1), Z30, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z31, Z1
+	VMOVUPS          Z0, (DX)
+	VMOVUPS          Z1, 64(DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 4(R8)(R10*2), Z29, Z3
+	VFMADD231PS.BCST 4(R8)(R11*1), Z30, Z2
+	VFMADD231PS.BCST 4(R8)(R11*1), Z31, Z3
+	VMOVUPS          Z2, (DX)(BX*1)
+	VMOVUPS          Z3, 64(DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 8(R8)(R10*2), Z29, Z5
+	VFMADD231PS.BCST 8(R8)(R11*1), Z30, Z4
+	VFMADD231PS.BCST 8(R8)(R11*1), Z31, Z5
+	VMOVUPS          Z4, (DX)(BX*2)
+	VMOVUPS          Z5, 64(DX)(BX*2)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	JMP              stored_99
+
+keys_end_96:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -1477,15 +2012,17 @@ keys_end_75:
 	VMOVUPS Z3, 64(DX)(BX*1)
 	VMOVUPS Z4, (DX)(BX*2)
 	VMOVUPS Z5, 64(DX)(BX*2)
-	ADDQ    $0x0c, SI
-	LEAQ    (R8), DX
-	SUBQ    $0x03, R14
-	JMP     rows_24
 
-rows2_28:
+stored_99:
+	ADDQ $0x0c, SI
+	LEAQ (R8), DX
+	SUBQ $0x03, R14
+	JMP  rows_30
+
+rows2_34:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_77
+	JZ           plain_101
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1495,15 +2032,15 @@ rows2_28:
 	VBROADCASTSS 4(R15), Z28
 	VMULPS       (DX)(BX*1), Z28, Z2
 	VMULPS       64(DX)(BX*1), Z28, Z3
-	JMP          opened_78
+	JMP          opened_102
 
-plain_77:
+plain_101:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-opened_78:
+opened_102:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -1513,11 +2050,11 @@ opened_78:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_82
+	JLE        keys_end_106
 	TESTQ      $0x00000003, CX
-	JZ         group_80
+	JZ         groups_107
 
-step_79:
+step_103:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -1531,11 +2068,12 @@ step_79:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_79
+	JNZ              step_103
 	TESTQ            CX, CX
-	JZ               keys_end_82
+	JZ               keys_end_106
 
-group_80:
+groups_107:
+group_104:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -1575,9 +2113,9 @@ group_80:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_80
+	JNZ              group_104
 
-keys_end_82:
+keys_end_106:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, (DX)(BX*1)
@@ -1585,25 +2123,25 @@ keys_end_82:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_24
+	JMP     rows_30
 
-rows1_27:
+rows1_33:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_84
+	JZ           plain_111
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMULPS       (DX), Z28, Z0
 	VMULPS       64(DX), Z28, Z1
-	JMP          opened_85
+	JMP          opened_112
 
-plain_84:
+plain_111:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-opened_85:
+opened_112:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -1611,11 +2149,11 @@ opened_85:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_89
+	JLE        keys_end_116
 	TESTQ      $0x00000003, CX
-	JZ         group_87
+	JZ         groups_117
 
-step_86:
+step_113:
 	VMOVUPS      (R9), Z28
 	VMOVUPS      64(R9), Z29
 	PREFETCHT0   128(R9)
@@ -1627,11 +2165,12 @@ step_86:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_86
+	JNZ          step_113
 	TESTQ        CX, CX
-	JZ           keys_end_89
+	JZ           keys_end_116
 
-group_87:
+groups_117:
+group_114:
 	VMOVUPS      (R9), Z28
 	VMOVUPS      64(R9), Z29
 	PREFETCHT0   128(R9)
@@ -1663,22 +2202,22 @@ group_87:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_87
+	JNZ          group_114
 
-keys_end_89:
+keys_end_116:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_24
+	JMP     rows_30
 
-rows_end_25:
+rows_end_31:
 	ADDQ $0x00000080, DI
-	JMP  strip_22
+	JMP  strip_28
 
-end_23:
-strip_91:
+end_29:
+strip_121:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -1689,54 +2228,54 @@ strip_91:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_92
+	JLT  end_122
 
-rows_93:
+rows_123:
 	CMPQ R14, $0x11
-	JGT  rows8_103
+	JGT  rows8_133
 	CMPQ R14, $0x11
-	JEQ  rows6_101
+	JEQ  rows6_131
 	CMPQ R14, $0x10
-	JEQ  rows8_103
+	JEQ  rows8_133
 	CMPQ R14, $0x0f
-	JEQ  rows8_103
+	JEQ  rows8_133
 	CMPQ R14, $0x0e
-	JEQ  rows7_102
+	JEQ  rows7_132
 	CMPQ R14, $0x0d
-	JEQ  rows7_102
+	JEQ  rows7_132
 	CMPQ R14, $0x0c
-	JEQ  rows6_101
+	JEQ  rows6_131
 	CMPQ R14, $0x0b
-	JEQ  rows6_101
+	JEQ  rows6_131
 	CMPQ R14, $0x0a
-	JEQ  rows5_100
+	JEQ  rows5_130
 	CMPQ R14, $0x09
-	JEQ  rows5_100
+	JEQ  rows5_130
 	CMPQ R14, $0x08
-	JEQ  rows8_103
+	JEQ  rows8_133
 	CMPQ R14, $0x07
-	JEQ  rows7_102
+	JEQ  rows7_132
 	CMPQ R14, $0x06
-	JEQ  rows6_101
+	JEQ  rows6_131
 	CMPQ R14, $0x05
-	JEQ  rows5_100
+	JEQ  rows5_130
 	CMPQ R14, $0x04
-	JEQ  rows4_99
+	JEQ  rows4_129
 	CMPQ R14, $0x03
-	JEQ  rows3_98
+	JEQ  rows3_128
 	CMPQ R14, $0x02
-	JEQ  rows2_97
+	JEQ  rows2_127
 	CMPQ R14, $0x01
-	JEQ  rows1_96
-	JMP  rows_end_94
+	JEQ  rows1_126
+	JMP  rows_end_124
 
-rows8_103:
+rows8_133:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_104
+	JZ           plain_134
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1756,9 +2295,9 @@ rows8_103:
 	VMULPS       (R9), Z28, Z6
 	VBROADCASTSS 28(R15), Z28
 	VMULPS       (R9)(BX*1), Z28, Z7
-	JMP          opened_105
+	JMP          opened_135
 
-plain_104:
+plain_134:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -1768,7 +2307,7 @@ plain_104:
 	VMOVUPS (R9), Z6
 	VMOVUPS (R9)(BX*1), Z7
 
-opened_105:
+opened_135:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1786,11 +2325,11 @@ opened_105:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_109
+	JLE        keys_end_139
 	TESTQ      $0x00000003, CX
-	JZ         group_107
+	JZ         groups_140
 
-step_106:
+step_136:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -1810,11 +2349,16 @@ step_106:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_106
+	JNZ              step_136
 	TESTQ            CX, CX
-	JZ               keys_end_109
+	JZ               keys_end_139
 
-group_107:
+groups_140:
+	CMPQ CX, $0x04
+	JEQ  last_141
+	SUBQ $0x04, CX
+
+group_137:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -1878,9 +2422,75 @@ group_107:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_107
+	JNZ              group_137
 
-keys_end_109:
+last_141:
+	VMOVUPS          (R9), Z28
+	PREFETCHT0       64(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8), Z28, Z1
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VFMADD231PS.BCST 16(R8), Z28, Z4
+	VBROADCASTSS     20(R8), Z31
+	VFMADD231PS      Z28, Z31, Z5
+	VBROADCASTSS     24(R8), Z30
+	VFMADD231PS      Z28, Z30, Z6
+	VFMADD231PS.BCST 28(R8), Z28, Z7
+	VMOVUPS          (R9)(R12*1), Z28
+	PREFETCHT0       64(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z1
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VFMADD231PS.BCST 16(R8)(R10*1), Z28, Z4
+	VBROADCASTSS     20(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z5
+	VBROADCASTSS     24(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z6
+	VFMADD231PS.BCST 28(R8)(R10*1), Z28, Z7
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          (R9)(R13*1), Z29
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	LEAQ             (BX)(BX*2), AX
+	ADDQ             R15, AX
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z29, Z0
+	VMOVUPS          Z0, (DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z1
+	VFMADD231PS.BCST 4(R8)(R11*1), Z29, Z1
+	VMOVUPS          Z1, (DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 8(R8)(R11*1), Z29, Z2
+	VMOVUPS          Z2, (DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z3
+	VFMADD231PS.BCST 12(R8)(R11*1), Z29, Z3
+	VMOVUPS          Z3, (R15)
+	VFMADD231PS.BCST 16(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 16(R8)(R11*1), Z29, Z4
+	VMOVUPS          Z4, (R15)(BX*1)
+	VFMADD231PS.BCST 20(R8)(R10*2), Z28, Z5
+	VFMADD231PS.BCST 20(R8)(R11*1), Z29, Z5
+	VMOVUPS          Z5, (R15)(BX*2)
+	VFMADD231PS.BCST 24(R8)(R10*2), Z28, Z6
+	VFMADD231PS.BCST 24(R8)(R11*1), Z29, Z6
+	VMOVUPS          Z6, (AX)
+	VFMADD231PS.BCST 28(R8)(R10*2), Z28, Z7
+	VFMADD231PS.BCST 28(R8)(R11*1), Z29, Z7
+	VMOVUPS          Z7, (AX)(BX*1)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	ADDQ             R8, R9
+	JMP              stored_142
+
+keys_end_139:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -1892,18 +2502,20 @@ keys_end_109:
 	VMOVUPS Z5, (R8)(BX*2)
 	VMOVUPS Z6, (R9)
 	VMOVUPS Z7, (R9)(BX*1)
-	ADDQ    $0x20, SI
-	LEAQ    (R9)(BX*2), DX
-	SUBQ    $0x08, R14
-	JMP     rows_93
 
-rows7_102:
+stored_142:
+	ADDQ $0x20, SI
+	LEAQ (R9)(BX*2), DX
+	SUBQ $0x08, R14
+	JMP  rows_123
+
+rows7_132:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_111
+	JZ           plain_144
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -1921,9 +2533,9 @@ rows7_102:
 	VMULPS       (R8)(BX*2), Z28, Z5
 	VBROADCASTSS 24(R15), Z28
 	VMULPS       (R9), Z28, Z6
-	JMP          opened_112
+	JMP          opened_145
 
-plain_111:
+plain_144:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -1932,7 +2544,7 @@ plain_111:
 	VMOVUPS (R8)(BX*2), Z5
 	VMOVUPS (R9), Z6
 
-opened_112:
+opened_145:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -1949,11 +2561,11 @@ opened_112:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_116
+	JLE        keys_end_149
 	TESTQ      $0x00000003, CX
-	JZ         group_114
+	JZ         groups_150
 
-step_113:
+step_146:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -1972,11 +2584,16 @@ step_113:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_113
+	JNZ              step_146
 	TESTQ            CX, CX
-	JZ               keys_end_116
+	JZ               keys_end_149
 
-group_114:
+groups_150:
+	CMPQ CX, $0x04
+	JEQ  last_151
+	SUBQ $0x04, CX
+
+group_147:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2036,9 +2653,70 @@ group_114:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_114
+	JNZ              group_147
 
-keys_end_116:
+last_151:
+	VMOVUPS          (R9), Z28
+	PREFETCHT0       64(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8), Z28, Z1
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VFMADD231PS.BCST 16(R8), Z28, Z4
+	VBROADCASTSS     20(R8), Z31
+	VFMADD231PS      Z28, Z31, Z5
+	VBROADCASTSS     24(R8), Z30
+	VFMADD231PS      Z28, Z30, Z6
+	VMOVUPS          (R9)(R12*1), Z28
+	PREFETCHT0       64(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z1
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VFMADD231PS.BCST 16(R8)(R10*1), Z28, Z4
+	VBROADCASTSS     20(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z5
+	VBROADCASTSS     24(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z6
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          (R9)(R13*1), Z29
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	LEAQ             (BX)(BX*2), AX
+	ADDQ             R15, AX
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z29, Z0
+	VMOVUPS          Z0, (DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z1
+	VFMADD231PS.BCST 4(R8)(R11*1), Z29, Z1
+	VMOVUPS          Z1, (DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 8(R8)(R11*1), Z29, Z2
+	VMOVUPS          Z2, (DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z3
+	VFMADD231PS.BCST 12(R8)(R11*1), Z29, Z3
+	VMOVUPS          Z3, (R15)
+	VFMADD231PS.BCST 16(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 16(R8)(R11*1), Z29, Z4
+	VMOVUPS          Z4, (R15)(BX*1)
+	VFMADD231PS.BCST 20(R8)(R10*2), Z28, Z5
+	VFMADD231PS.BCST 20(R8)(R11*1), Z29, Z5
+	VMOVUPS          Z5, (R15)(BX*2)
+	VFMADD231PS.BCST 24(R8)(R10*2), Z28, Z6
+	VFMADD231PS.BCST 24(R8)(R11*1), Z29, Z6
+	VMOVUPS          Z6, (AX)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	ADDQ             R8, R9
+	JMP              stored_152
+
+keys_end_149:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -2049,18 +2727,20 @@ keys_end_116:
 	VMOVUPS Z4, (R8)(BX*1)
 	VMOVUPS Z5, (R8)(BX*2)
 	VMOVUPS Z6, (R9)
-	ADDQ    $0x1c, SI
-	LEAQ    (R9)(BX*1), DX
-	SUBQ    $0x07, R14
-	JMP     rows_93
 
-rows6_101:
+stored_152:
+	ADDQ $0x1c, SI
+	LEAQ (R9)(BX*1), DX
+	SUBQ $0x07, R14
+	JMP  rows_123
+
+rows6_131:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_118
+	JZ           plain_154
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2076,9 +2756,9 @@ rows6_101:
 	VMULPS       (R8)(BX*1), Z28, Z4
 	VBROADCASTSS 20(R15), Z28
 	VMULPS       (R8)(BX*2), Z28, Z5
-	JMP          opened_119
+	JMP          opened_155
 
-plain_118:
+plain_154:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -2086,7 +2766,7 @@ plain_118:
 	VMOVUPS (R8)(BX*1), Z4
 	VMOVUPS (R8)(BX*2), Z5
 
-opened_119:
+opened_155:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -2100,11 +2780,11 @@ opened_119:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_123
+	JLE        keys_end_159
 	TESTQ      $0x00000003, CX
-	JZ         group_121
+	JZ         groups_160
 
-step_120:
+step_156:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2121,11 +2801,16 @@ step_120:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_120
+	JNZ              step_156
 	TESTQ            CX, CX
-	JZ               keys_end_123
+	JZ               keys_end_159
 
-group_121:
+groups_160:
+	CMPQ CX, $0x04
+	JEQ  last_161
+	SUBQ $0x04, CX
+
+group_157:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2177,9 +2862,61 @@ group_121:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_121
+	JNZ              group_157
 
-keys_end_123:
+last_161:
+	VMOVUPS          (R9), Z28
+	PREFETCHT0       64(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8), Z28, Z1
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VFMADD231PS.BCST 16(R8), Z28, Z4
+	VBROADCASTSS     20(R8), Z31
+	VFMADD231PS      Z28, Z31, Z5
+	VMOVUPS          (R9)(R12*1), Z28
+	PREFETCHT0       64(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z1
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VFMADD231PS.BCST 16(R8)(R10*1), Z28, Z4
+	VBROADCASTSS     20(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z5
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          (R9)(R13*1), Z29
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z29, Z0
+	VMOVUPS          Z0, (DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z1
+	VFMADD231PS.BCST 4(R8)(R11*1), Z29, Z1
+	VMOVUPS          Z1, (DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 8(R8)(R11*1), Z29, Z2
+	VMOVUPS          Z2, (DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z3
+	VFMADD231PS.BCST 12(R8)(R11*1), Z29, Z3
+	VMOVUPS          Z3, (R15)
+	VFMADD231PS.BCST 16(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 16(R8)(R11*1), Z29, Z4
+	VMOVUPS          Z4, (R15)(BX*1)
+	VFMADD231PS.BCST 20(R8)(R10*2), Z28, Z5
+	VFMADD231PS.BCST 20(R8)(R11*1), Z29, Z5
+	VMOVUPS          Z5, (R15)(BX*2)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	ADDQ             R8, R9
+	JMP              stored_162
+
+keys_end_159:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -2189,17 +2926,19 @@ keys_end_123:
 	VMOVUPS Z3, (R8)
 	VMOVUPS Z4, (R8)(BX*1)
 	VMOVUPS Z5, (R8)(BX*2)
-	ADDQ    $0x18, SI
-	LEAQ    (R9), DX
-	SUBQ    $0x06, R14
-	JMP     rows_93
 
-rows5_100:
+stored_162:
+	ADDQ $0x18, SI
+	LEAQ (R9), DX
+	SUBQ $0x06, R14
+	JMP  rows_123
+
+rows5_130:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_125
+	JZ           plain_164
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2213,16 +2952,16 @@ rows5_100:
 	VMULPS       (R8), Z28, Z3
 	VBROADCASTSS 16(R15), Z28
 	VMULPS       (R8)(BX*1), Z28, Z4
-	JMP          opened_126
+	JMP          opened_165
 
-plain_125:
+plain_164:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 	VMOVUPS (R8)(BX*1), Z4
 
-opened_126:
+opened_165:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -2235,11 +2974,11 @@ opened_126:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_130
+	JLE        keys_end_169
 	TESTQ      $0x00000003, CX
-	JZ         group_128
+	JZ         groups_170
 
-step_127:
+step_166:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2254,11 +2993,16 @@ step_127:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_127
+	JNZ              step_166
 	TESTQ            CX, CX
-	JZ               keys_end_130
+	JZ               keys_end_169
 
-group_128:
+groups_170:
+	CMPQ CX, $0x04
+	JEQ  last_171
+	SUBQ $0x04, CX
+
+group_167:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2302,9 +3046,53 @@ group_128:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_128
+	JNZ              group_167
 
-keys_end_130:
+last_171:
+	VMOVUPS          (R9), Z28
+	PREFETCHT0       64(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8), Z28, Z1
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VFMADD231PS.BCST 16(R8), Z28, Z4
+	VMOVUPS          (R9)(R12*1), Z28
+	PREFETCHT0       64(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z1
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VFMADD231PS.BCST 16(R8)(R10*1), Z28, Z4
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          (R9)(R13*1), Z29
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z29, Z0
+	VMOVUPS          Z0, (DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z1
+	VFMADD231PS.BCST 4(R8)(R11*1), Z29, Z1
+	VMOVUPS          Z1, (DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 8(R8)(R11*1), Z29, Z2
+	VMOVUPS          Z2, (DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z3
+	VFMADD231PS.BCST 12(R8)(R11*1), Z29, Z3
+	VMOVUPS          Z3, (R15)
+	VFMADD231PS.BCST 16(R8)(R10*2), Z28, Z4
+	VFMADD231PS.BCST 16(R8)(R11*1), Z29, Z4
+	VMOVUPS          Z4, (R15)(BX*1)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	JMP              stored_172
+
+keys_end_169:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -2312,17 +3100,19 @@ keys_end_130:
 	VMOVUPS Z2, (DX)(BX*2)
 	VMOVUPS Z3, (R8)
 	VMOVUPS Z4, (R8)(BX*1)
-	ADDQ    $0x14, SI
-	LEAQ    (R8)(BX*2), DX
-	SUBQ    $0x05, R14
-	JMP     rows_93
 
-rows4_99:
+stored_172:
+	ADDQ $0x14, SI
+	LEAQ (R8)(BX*2), DX
+	SUBQ $0x05, R14
+	JMP  rows_123
+
+rows4_129:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_132
+	JZ           plain_174
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2334,15 +3124,15 @@ rows4_99:
 	VMULPS       (DX)(BX*2), Z28, Z2
 	VBROADCASTSS 12(R15), Z28
 	VMULPS       (R8), Z28, Z3
-	JMP          opened_133
+	JMP          opened_175
 
-plain_132:
+plain_174:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 
-opened_133:
+opened_175:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -2354,11 +3144,11 @@ opened_133:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_137
+	JLE        keys_end_179
 	TESTQ      $0x00000003, CX
-	JZ         group_135
+	JZ         groups_180
 
-step_134:
+step_176:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2372,11 +3162,16 @@ step_134:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_134
+	JNZ              step_176
 	TESTQ            CX, CX
-	JZ               keys_end_137
+	JZ               keys_end_179
 
-group_135:
+groups_180:
+	CMPQ CX, $0x04
+	JEQ  last_181
+	SUBQ $0x04, CX
+
+group_177:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2416,26 +3211,67 @@ group_135:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_135
+	JNZ              group_177
 
-keys_end_137:
+last_181:
+	VMOVUPS          (R9), Z28
+	PREFETCHT0       64(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8), Z28, Z1
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VMOVUPS          (R9)(R12*1), Z28
+	PREFETCHT0       64(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z1
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VBROADCASTSS     12(R8)(R10*1), Z31
+	VFMADD231PS      Z28, Z31, Z3
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          (R9)(R13*1), Z29
+	LEAQ             (BX)(BX*2), R15
+	ADDQ             DX, R15
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z29, Z0
+	VMOVUPS          Z0, (DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z1
+	VFMADD231PS.BCST 4(R8)(R11*1), Z29, Z1
+	VMOVUPS          Z1, (DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 8(R8)(R11*1), Z29, Z2
+	VMOVUPS          Z2, (DX)(BX*2)
+	VFMADD231PS.BCST 12(R8)(R10*2), Z28, Z3
+	VFMADD231PS.BCST 12(R8)(R11*1), Z29, Z3
+	VMOVUPS          Z3, (R15)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	JMP              stored_182
+
+keys_end_179:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, (DX)(BX*1)
 	VMOVUPS Z2, (DX)(BX*2)
 	VMOVUPS Z3, (R8)
-	ADDQ    $0x10, SI
-	LEAQ    (R8)(BX*1), DX
-	SUBQ    $0x04, R14
-	JMP     rows_93
 
-rows3_98:
+stored_182:
+	ADDQ $0x10, SI
+	LEAQ (R8)(BX*1), DX
+	SUBQ $0x04, R14
+	JMP  rows_123
+
+rows3_128:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_139
+	JZ           plain_184
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2445,14 +3281,14 @@ rows3_98:
 	VMULPS       (DX)(BX*1), Z28, Z1
 	VBROADCASTSS 8(R15), Z28
 	VMULPS       (DX)(BX*2), Z28, Z2
-	JMP          opened_140
+	JMP          opened_185
 
-plain_139:
+plain_184:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 
-opened_140:
+opened_185:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -2461,11 +3297,11 @@ opened_140:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_144
+	JLE        keys_end_189
 	TESTQ      $0x00000003, CX
-	JZ         group_142
+	JZ         groups_190
 
-step_141:
+step_186:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2477,11 +3313,16 @@ step_141:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_141
+	JNZ              step_186
 	TESTQ            CX, CX
-	JZ               keys_end_144
+	JZ               keys_end_189
 
-group_142:
+groups_190:
+	CMPQ CX, $0x04
+	JEQ  last_191
+	SUBQ $0x04, CX
+
+group_187:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2513,23 +3354,55 @@ group_142:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_142
+	JNZ              group_187
 
-keys_end_144:
+last_191:
+	VMOVUPS          (R9), Z28
+	PREFETCHT0       64(R9)
+	VBROADCASTSS     (R8), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8), Z28, Z1
+	VBROADCASTSS     8(R8), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VMOVUPS          (R9)(R12*1), Z28
+	PREFETCHT0       64(R9)(R12*1)
+	VBROADCASTSS     (R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z0
+	VFMADD231PS.BCST 4(R8)(R10*1), Z28, Z1
+	VBROADCASTSS     8(R8)(R10*1), Z30
+	VFMADD231PS      Z28, Z30, Z2
+	VMOVUPS          (R9)(R12*2), Z28
+	VMOVUPS          (R9)(R13*1), Z29
+	VFMADD231PS.BCST (R8)(R10*2), Z28, Z0
+	VFMADD231PS.BCST (R8)(R11*1), Z29, Z0
+	VMOVUPS          Z0, (DX)
+	VFMADD231PS.BCST 4(R8)(R10*2), Z28, Z1
+	VFMADD231PS.BCST 4(R8)(R11*1), Z29, Z1
+	VMOVUPS          Z1, (DX)(BX*1)
+	VFMADD231PS.BCST 8(R8)(R10*2), Z28, Z2
+	VFMADD231PS.BCST 8(R8)(R11*1), Z29, Z2
+	VMOVUPS          Z2, (DX)(BX*2)
+	LEAQ             (BX)(BX*2), R9
+	LEAQ             (DX)(R9*1), R8
+	JMP              stored_192
+
+keys_end_189:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, (DX)(BX*1)
 	VMOVUPS Z2, (DX)(BX*2)
-	ADDQ    $0x0c, SI
-	LEAQ    (R8), DX
-	SUBQ    $0x03, R14
-	JMP     rows_93
 
-rows2_97:
+stored_192:
+	ADDQ $0x0c, SI
+	LEAQ (R8), DX
+	SUBQ $0x03, R14
+	JMP  rows_123
+
+rows2_127:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_146
+	JZ           plain_194
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2537,13 +3410,13 @@ rows2_97:
 	VMULPS       (DX), Z28, Z0
 	VBROADCASTSS 4(R15), Z28
 	VMULPS       (DX)(BX*1), Z28, Z1
-	JMP          opened_147
+	JMP          opened_195
 
-plain_146:
+plain_194:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 
-opened_147:
+opened_195:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -2551,11 +3424,11 @@ opened_147:
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_151
+	JLE        keys_end_199
 	TESTQ      $0x00000003, CX
-	JZ         group_149
+	JZ         groups_200
 
-step_148:
+step_196:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2565,11 +3438,12 @@ step_148:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_148
+	JNZ              step_196
 	TESTQ            CX, CX
-	JZ               keys_end_151
+	JZ               keys_end_199
 
-group_149:
+groups_200:
+group_197:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -2593,42 +3467,42 @@ group_149:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_149
+	JNZ              group_197
 
-keys_end_151:
+keys_end_199:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_93
+	JMP     rows_123
 
-rows1_96:
+rows1_126:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_153
+	JZ           plain_204
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMULPS       (DX), Z28, Z0
-	JMP          opened_154
+	JMP          opened_205
 
-plain_153:
+plain_204:
 	VMOVUPS (DX), Z0
 
-opened_154:
+opened_205:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
 	MOVQ       DI, R9
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_158
+	JLE        keys_end_209
 	TESTQ      $0x00000003, CX
-	JZ         group_156
+	JZ         groups_210
 
-step_155:
+step_206:
 	VMOVUPS      (R9), Z28
 	PREFETCHT0   64(R9)
 	VBROADCASTSS (R8), Z30
@@ -2637,11 +3511,12 @@ step_155:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_155
+	JNZ          step_206
 	TESTQ        CX, CX
-	JZ           keys_end_158
+	JZ           keys_end_209
 
-group_156:
+groups_210:
+group_207:
 	VMOVUPS      (R9), Z28
 	PREFETCHT0   64(R9)
 	VBROADCASTSS (R8), Z30
@@ -2661,20 +3536,20 @@ group_156:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_156
+	JNZ          group_207
 
-keys_end_158:
+keys_end_209:
 	VMOVUPS Z0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_93
+	JMP     rows_123
 
-rows_end_94:
+rows_end_124:
 	ADDQ $0x00000040, DI
-	JMP  strip_91
+	JMP  strip_121
 
-end_92:
+end_122:
 	MOVQ  v_base+64(FP), R15
 	MOVQ  o_base+0(FP), DX
 	ADDQ  DI, DX
@@ -2685,59 +3560,59 @@ end_92:
 	MOVQ  p_base+32(FP), SI
 	MOVQ  n+128(FP), R14
 	SHRQ  $0x02, AX
-	JZ    end_161
+	JZ    end_215
 	MOVQ  AX, CX
 	MOVL  $0x00000001, R15
 	SHLL  CL, R15
 	DECL  R15
 	KMOVW R15, K1
 
-rows_162:
+rows_216:
 	CMPQ R14, $0x11
-	JGT  rows8_172
+	JGT  rows8_226
 	CMPQ R14, $0x11
-	JEQ  rows6_170
+	JEQ  rows6_224
 	CMPQ R14, $0x10
-	JEQ  rows8_172
+	JEQ  rows8_226
 	CMPQ R14, $0x0f
-	JEQ  rows8_172
+	JEQ  rows8_226
 	CMPQ R14, $0x0e
-	JEQ  rows7_171
+	JEQ  rows7_225
 	CMPQ R14, $0x0d
-	JEQ  rows7_171
+	JEQ  rows7_225
 	CMPQ R14, $0x0c
-	JEQ  rows6_170
+	JEQ  rows6_224
 	CMPQ R14, $0x0b
-	JEQ  rows6_170
+	JEQ  rows6_224
 	CMPQ R14, $0x0a
-	JEQ  rows5_169
+	JEQ  rows5_223
 	CMPQ R14, $0x09
-	JEQ  rows5_169
+	JEQ  rows5_223
 	CMPQ R14, $0x08
-	JEQ  rows8_172
+	JEQ  rows8_226
 	CMPQ R14, $0x07
-	JEQ  rows7_171
+	JEQ  rows7_225
 	CMPQ R14, $0x06
-	JEQ  rows6_170
+	JEQ  rows6_224
 	CMPQ R14, $0x05
-	JEQ  rows5_169
+	JEQ  rows5_223
 	CMPQ R14, $0x04
-	JEQ  rows4_168
+	JEQ  rows4_222
 	CMPQ R14, $0x03
-	JEQ  rows3_167
+	JEQ  rows3_221
 	CMPQ R14, $0x02
-	JEQ  rows2_166
+	JEQ  rows2_220
 	CMPQ R14, $0x01
-	JEQ  rows1_165
-	JMP  rows_end_163
+	JEQ  rows1_219
+	JMP  rows_end_217
 
-rows8_172:
+rows8_226:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_173
+	JZ           plain_227
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2765,9 +3640,9 @@ rows8_172:
 	VBROADCASTSS 28(R15), Z28
 	VMOVUPS.Z    (R9)(BX*1), K1, Z7
 	VMULPS       Z7, Z28, Z7
-	JMP          opened_174
+	JMP          opened_228
 
-plain_173:
+plain_227:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -2777,14 +3652,14 @@ plain_173:
 	VMOVUPS.Z (R9), K1, Z6
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-opened_174:
+opened_228:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_178
+	JLE   keys_end_232
 
-step_175:
+step_229:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -2802,9 +3677,9 @@ step_175:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_175
+	JNZ              step_229
 
-keys_end_178:
+keys_end_232:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -2819,15 +3694,15 @@ keys_end_178:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_162
+	JMP     rows_216
 
-rows7_171:
+rows7_225:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_180
+	JZ           plain_237
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2852,9 +3727,9 @@ rows7_171:
 	VBROADCASTSS 24(R15), Z28
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z6, Z28, Z6
-	JMP          opened_181
+	JMP          opened_238
 
-plain_180:
+plain_237:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -2863,14 +3738,14 @@ plain_180:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 	VMOVUPS.Z (R9), K1, Z6
 
-opened_181:
+opened_238:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_185
+	JLE   keys_end_242
 
-step_182:
+step_239:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -2887,9 +3762,9 @@ step_182:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_182
+	JNZ              step_239
 
-keys_end_185:
+keys_end_242:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -2903,15 +3778,15 @@ keys_end_185:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_162
+	JMP     rows_216
 
-rows6_170:
+rows6_224:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_187
+	JZ           plain_247
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -2933,9 +3808,9 @@ rows6_170:
 	VBROADCASTSS 20(R15), Z28
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z5, Z28, Z5
-	JMP          opened_188
+	JMP          opened_248
 
-plain_187:
+plain_247:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -2943,14 +3818,14 @@ plain_187:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-opened_188:
+opened_248:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_192
+	JLE   keys_end_252
 
-step_189:
+step_249:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -2965,9 +3840,9 @@ step_189:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_189
+	JNZ              step_249
 
-keys_end_192:
+keys_end_252:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -2980,14 +3855,14 @@ keys_end_192:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_162
+	JMP     rows_216
 
-rows5_169:
+rows5_223:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_194
+	JZ           plain_257
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3006,23 +3881,23 @@ rows5_169:
 	VBROADCASTSS 16(R15), Z28
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z4, Z28, Z4
-	JMP          opened_195
+	JMP          opened_258
 
-plain_194:
+plain_257:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-opened_195:
+opened_258:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_199
+	JLE   keys_end_262
 
-step_196:
+step_259:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -3035,9 +3910,9 @@ step_196:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_196
+	JNZ              step_259
 
-keys_end_199:
+keys_end_262:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -3048,14 +3923,14 @@ keys_end_199:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_162
+	JMP     rows_216
 
-rows4_168:
+rows4_222:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_201
+	JZ           plain_267
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3071,22 +3946,22 @@ rows4_168:
 	VBROADCASTSS 12(R15), Z28
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z3, Z28, Z3
-	JMP          opened_202
+	JMP          opened_268
 
-plain_201:
+plain_267:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 
-opened_202:
+opened_268:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_206
+	JLE   keys_end_272
 
-step_203:
+step_269:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -3098,9 +3973,9 @@ step_203:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_203
+	JNZ              step_269
 
-keys_end_206:
+keys_end_272:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -3110,14 +3985,14 @@ keys_end_206:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_162
+	JMP     rows_216
 
-rows3_167:
+rows3_221:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_208
+	JZ           plain_277
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3130,21 +4005,21 @@ rows3_167:
 	VBROADCASTSS 8(R15), Z28
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z2, Z28, Z2
-	JMP          opened_209
+	JMP          opened_278
 
-plain_208:
+plain_277:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-opened_209:
+opened_278:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_213
+	JLE   keys_end_282
 
-step_210:
+step_279:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -3154,9 +4029,9 @@ step_210:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_210
+	JNZ              step_279
 
-keys_end_213:
+keys_end_282:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -3165,12 +4040,12 @@ keys_end_213:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_162
+	JMP     rows_216
 
-rows2_166:
+rows2_220:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_215
+	JZ           plain_287
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3180,20 +4055,20 @@ rows2_166:
 	VBROADCASTSS 4(R15), Z28
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z1, Z28, Z1
-	JMP          opened_216
+	JMP          opened_288
 
-plain_215:
+plain_287:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-opened_216:
+opened_288:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_220
+	JLE   keys_end_292
 
-step_217:
+step_289:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -3201,56 +4076,56 @@ step_217:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_217
+	JNZ              step_289
 
-keys_end_220:
+keys_end_292:
 	VMOVUPS Z0, K1, (DX)
 	VMOVUPS Z1, K1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_162
+	JMP     rows_216
 
-rows1_165:
+rows1_219:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_222
+	JZ           plain_297
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z0, Z28, Z0
-	JMP          opened_223
+	JMP          opened_298
 
-plain_222:
+plain_297:
 	VMOVUPS.Z (DX), K1, Z0
 
-opened_223:
+opened_298:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_227
+	JLE   keys_end_302
 
-step_224:
+step_299:
 	VMOVUPS.Z    (R9), K1, Z28
 	VBROADCASTSS (R8), Z30
 	VFMADD231PS  Z28, Z30, Z0
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_224
+	JNZ          step_299
 
-keys_end_227:
+keys_end_302:
 	VMOVUPS Z0, K1, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_162
+	JMP     rows_216
 
-rows_end_163:
-end_161:
+rows_end_217:
+end_215:
 done_1:
 	VZEROUPPER
 	RET
@@ -3317,18 +4192,18 @@ opened_6:
 	TESTQ      CX, CX
 	JLE        keys_end_10
 	TESTQ      $0x00000003, CX
-	JZ         group_8
+	JZ         groups_11
 
 step_7:
 	CMPL         (R8), AX
-	JEQ          passed_11
+	JEQ          passed_14
 	VBROADCASTSS (R8), Z28
 	VFMADD231PS  (R9), Z28, Z0
 	VFMADD231PS  64(R9), Z28, Z1
 	VFMADD231PS  128(R9), Z28, Z2
 	VFMADD231PS  192(R9), Z28, Z3
 
-passed_11:
+passed_14:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
@@ -3337,6 +4212,7 @@ passed_11:
 	TESTQ CX, CX
 	JZ    keys_end_10
 
+groups_11:
 group_8:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
@@ -3388,9 +4264,9 @@ keys_end_10:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_12
+	JNE  other_15
 
-strip_13:
+strip_16:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -3401,10 +4277,10 @@ strip_13:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000100
-	JLT          end_14
+	JLT          end_17
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_15
+	JZ           plain_18
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3418,9 +4294,9 @@ strip_13:
 	VMULPS       64(DX)(BX*1), Z28, Z5
 	VMULPS       128(DX)(BX*1), Z28, Z6
 	VMULPS       192(DX)(BX*1), Z28, Z7
-	JMP          opened_16
+	JMP          opened_19
 
-plain_15:
+plain_18:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
@@ -3430,7 +4306,7 @@ plain_15:
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-opened_16:
+opened_19:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -3445,13 +4321,13 @@ opened_16:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_20
+	JLE        keys_end_23
 	TESTQ      $0x00000003, CX
-	JZ         group_18
+	JZ         groups_24
 
-step_17:
+step_20:
 	CMPQ         (R8), AX
-	JEQ          passed_21
+	JEQ          passed_27
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -3466,22 +4342,23 @@ step_17:
 	VFMADD231PS  128(R9), Z28, K2, Z6
 	VFMADD231PS  192(R9), Z28, K2, Z7
 
-passed_21:
+passed_27:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_17
+	JNZ   step_20
 	TESTQ CX, CX
-	JZ    keys_end_20
+	JZ    keys_end_23
 
-group_18:
+groups_24:
+group_21:
 	MOVQ         (R8), R15
 	ORQ          (R8)(R10*1), R15
 	ORQ          (R8)(R10*2), R15
 	ORQ          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_19
+	JNZ          some_22
 	VBROADCASTSS (R8), Z28
 	VBROADCASTSS 4(R8), Z29
 	VMOVUPS      (R9), Z31
@@ -3541,17 +4418,17 @@ group_18:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_18
-	JMP          keys_end_20
+	JNZ          group_21
+	JMP          keys_end_23
 
-some_19:
-	JMP step_17
+some_22:
+	JMP step_20
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_18
+	JNZ  group_21
 
-keys_end_20:
+keys_end_23:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -3561,11 +4438,11 @@ keys_end_20:
 	VMOVUPS Z6, 128(DX)(BX*1)
 	VMOVUPS Z7, 192(DX)(BX*1)
 	ADDQ    $0x00000100, DI
-	JMP     strip_13
+	JMP     strip_16
 
-end_14:
-other_12:
-strip_23:
+end_17:
+other_15:
+strip_29:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -3576,54 +4453,54 @@ strip_23:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000080
-	JLT  end_24
+	JLT  end_30
 
-rows_25:
+rows_31:
 	CMPQ R14, $0x11
-	JGT  rows8_35
+	JGT  rows8_41
 	CMPQ R14, $0x11
-	JEQ  rows6_33
+	JEQ  rows6_39
 	CMPQ R14, $0x10
-	JEQ  rows8_35
+	JEQ  rows8_41
 	CMPQ R14, $0x0f
-	JEQ  rows8_35
+	JEQ  rows8_41
 	CMPQ R14, $0x0e
-	JEQ  rows7_34
+	JEQ  rows7_40
 	CMPQ R14, $0x0d
-	JEQ  rows7_34
+	JEQ  rows7_40
 	CMPQ R14, $0x0c
-	JEQ  rows6_33
+	JEQ  rows6_39
 	CMPQ R14, $0x0b
-	JEQ  rows6_33
+	JEQ  rows6_39
 	CMPQ R14, $0x0a
-	JEQ  rows5_32
+	JEQ  rows5_38
 	CMPQ R14, $0x09
-	JEQ  rows5_32
+	JEQ  rows5_38
 	CMPQ R14, $0x08
-	JEQ  rows8_35
+	JEQ  rows8_41
 	CMPQ R14, $0x07
-	JEQ  rows7_34
+	JEQ  rows7_40
 	CMPQ R14, $0x06
-	JEQ  rows6_33
+	JEQ  rows6_39
 	CMPQ R14, $0x05
-	JEQ  rows5_32
+	JEQ  rows5_38
 	CMPQ R14, $0x04
-	JEQ  rows4_31
+	JEQ  rows4_37
 	CMPQ R14, $0x03
-	JEQ  rows3_30
+	JEQ  rows3_36
 	CMPQ R14, $0x02
-	JEQ  rows2_29
+	JEQ  rows2_35
 	CMPQ R14, $0x01
-	JEQ  rows1_28
-	JMP  rows_end_26
+	JEQ  rows1_34
+	JMP  rows_end_32
 
-rows8_35:
+rows8_41:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_36
+	JZ           plain_42
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3651,9 +4528,9 @@ rows8_35:
 	VBROADCASTSS 28(R15), Z28
 	VMULPS       (R9)(BX*1), Z28, Z14
 	VMULPS       64(R9)(BX*1), Z28, Z15
-	JMP          opened_37
+	JMP          opened_43
 
-plain_36:
+plain_42:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -3671,7 +4548,7 @@ plain_36:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-opened_37:
+opened_43:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -3698,21 +4575,21 @@ opened_37:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_41
+	JLE        keys_end_47
 	TESTQ      $0x00000003, CX
-	JZ         group_39
+	JZ         groups_48
 
-step_38:
+step_44:
 	CMPQ (R8), AX
-	JNE  some_43
+	JNE  some_52
 	CMPQ 8(R8), AX
-	JNE  some_43
+	JNE  some_52
 	CMPQ 16(R8), AX
-	JNE  some_43
+	JNE  some_52
 	CMPQ 24(R8), AX
-	JEQ  passed_42
+	JEQ  passed_51
 
-some_43:
+some_52:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -3747,16 +4624,17 @@ some_43:
 	VFMADD231PS  (R9), Z28, K2, Z14
 	VFMADD231PS  64(R9), Z28, K2, Z15
 
-passed_42:
+passed_51:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_38
+	JNZ   step_44
 	TESTQ CX, CX
-	JZ    keys_end_41
+	JZ    keys_end_47
 
-group_39:
+groups_48:
+group_45:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              16(R8), R15
@@ -3774,7 +4652,7 @@ group_39:
 	ORQ              16(R8)(R11*1), R15
 	ORQ              24(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_40
+	JNZ              some_46
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -3878,10 +4756,10 @@ group_39:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_39
-	JMP              keys_end_41
+	JNZ              group_45
+	JMP              keys_end_47
 
-some_40:
+some_46:
 	VMOVUPS (R8), X28
 	VPMAXSD 16(R8), X28, X28
 	VPMAXSD (R8)(R10*1), X28, X28
@@ -3894,13 +4772,13 @@ some_40:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_38
+	JNE     step_44
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_39
+	JNZ     group_45
 
-keys_end_41:
+keys_end_47:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -3923,15 +4801,15 @@ keys_end_41:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_25
+	JMP     rows_31
 
-rows7_34:
+rows7_40:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_44
+	JZ           plain_53
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -3956,9 +4834,9 @@ rows7_34:
 	VBROADCASTSS 24(R15), Z28
 	VMULPS       (R9), Z28, Z12
 	VMULPS       64(R9), Z28, Z13
-	JMP          opened_45
+	JMP          opened_54
 
-plain_44:
+plain_53:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -3974,7 +4852,7 @@ plain_44:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-opened_45:
+opened_54:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -3999,21 +4877,21 @@ opened_45:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_49
+	JLE        keys_end_58
 	TESTQ      $0x00000003, CX
-	JZ         group_47
+	JZ         groups_59
 
-step_46:
+step_55:
 	CMPQ (R8), AX
-	JNE  some_51
+	JNE  some_63
 	CMPQ 8(R8), AX
-	JNE  some_51
+	JNE  some_63
 	CMPQ 16(R8), AX
-	JNE  some_51
+	JNE  some_63
 	CMPQ 20(R8), AX
-	JEQ  passed_50
+	JEQ  passed_62
 
-some_51:
+some_63:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -4044,16 +4922,17 @@ some_51:
 	VFMADD231PS  (R9), Z28, K2, Z12
 	VFMADD231PS  64(R9), Z28, K2, Z13
 
-passed_50:
+passed_62:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_46
+	JNZ   step_55
 	TESTQ CX, CX
-	JZ    keys_end_49
+	JZ    keys_end_58
 
-group_47:
+groups_59:
+group_56:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              16(R8), R15
@@ -4071,7 +4950,7 @@ group_47:
 	ORQ              16(R8)(R11*1), R15
 	ORQ              20(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_48
+	JNZ              some_57
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -4167,10 +5046,10 @@ group_47:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_47
-	JMP              keys_end_49
+	JNZ              group_56
+	JMP              keys_end_58
 
-some_48:
+some_57:
 	VMOVUPS (R8), X28
 	VPMAXSD 12(R8), X28, X28
 	VPMAXSD (R8)(R10*1), X28, X28
@@ -4183,13 +5062,13 @@ some_48:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_46
+	JNE     step_55
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_47
+	JNZ     group_56
 
-keys_end_49:
+keys_end_58:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -4210,15 +5089,15 @@ keys_end_49:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_25
+	JMP     rows_31
 
-rows6_33:
+rows6_39:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_52
+	JZ           plain_64
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4240,9 +5119,9 @@ rows6_33:
 	VBROADCASTSS 20(R15), Z28
 	VMULPS       (R8)(BX*2), Z28, Z10
 	VMULPS       64(R8)(BX*2), Z28, Z11
-	JMP          opened_53
+	JMP          opened_65
 
-plain_52:
+plain_64:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -4256,7 +5135,7 @@ plain_52:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-opened_53:
+opened_65:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -4277,19 +5156,19 @@ opened_53:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_57
+	JLE        keys_end_69
 	TESTQ      $0x00000003, CX
-	JZ         group_55
+	JZ         groups_70
 
-step_54:
+step_66:
 	CMPQ (R8), AX
-	JNE  some_59
+	JNE  some_74
 	CMPQ 8(R8), AX
-	JNE  some_59
+	JNE  some_74
 	CMPQ 16(R8), AX
-	JEQ  passed_58
+	JEQ  passed_73
 
-some_59:
+some_74:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -4316,16 +5195,17 @@ some_59:
 	VFMADD231PS  (R9), Z28, K2, Z10
 	VFMADD231PS  64(R9), Z28, K2, Z11
 
-passed_58:
+passed_73:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_54
+	JNZ   step_66
 	TESTQ CX, CX
-	JZ    keys_end_57
+	JZ    keys_end_69
 
-group_55:
+groups_70:
+group_67:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              16(R8), R15
@@ -4339,7 +5219,7 @@ group_55:
 	ORQ              8(R8)(R11*1), R15
 	ORQ              16(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_56
+	JNZ              some_68
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -4423,10 +5303,10 @@ group_55:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_55
-	JMP              keys_end_57
+	JNZ              group_67
+	JMP              keys_end_69
 
-some_56:
+some_68:
 	VMOVUPS (R8), X28
 	VPMAXSD 8(R8), X28, X28
 	VPMAXSD (R8)(R10*1), X28, X28
@@ -4439,13 +5319,13 @@ some_56:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_54
+	JNE     step_66
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_55
+	JNZ     group_67
 
-keys_end_57:
+keys_end_69:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -4464,14 +5344,14 @@ keys_end_57:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_25
+	JMP     rows_31
 
-rows5_32:
+rows5_38:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_60
+	JZ           plain_75
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4490,9 +5370,9 @@ rows5_32:
 	VBROADCASTSS 16(R15), Z28
 	VMULPS       (R8)(BX*1), Z28, Z8
 	VMULPS       64(R8)(BX*1), Z28, Z9
-	JMP          opened_61
+	JMP          opened_76
 
-plain_60:
+plain_75:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -4504,7 +5384,7 @@ plain_60:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-opened_61:
+opened_76:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -4523,19 +5403,19 @@ opened_61:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_65
+	JLE        keys_end_80
 	TESTQ      $0x00000003, CX
-	JZ         group_63
+	JZ         groups_81
 
-step_62:
+step_77:
 	CMPQ (R8), AX
-	JNE  some_67
+	JNE  some_85
 	CMPQ 8(R8), AX
-	JNE  some_67
+	JNE  some_85
 	CMPQ 12(R8), AX
-	JEQ  passed_66
+	JEQ  passed_84
 
-some_67:
+some_85:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -4558,16 +5438,17 @@ some_67:
 	VFMADD231PS  (R9), Z28, K2, Z8
 	VFMADD231PS  64(R9), Z28, K2, Z9
 
-passed_66:
+passed_84:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_62
+	JNZ   step_77
 	TESTQ CX, CX
-	JZ    keys_end_65
+	JZ    keys_end_80
 
-group_63:
+groups_81:
+group_78:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              12(R8), R15
@@ -4581,7 +5462,7 @@ group_63:
 	ORQ              8(R8)(R11*1), R15
 	ORQ              12(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_64
+	JNZ              some_79
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -4653,10 +5534,10 @@ group_63:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_63
-	JMP              keys_end_65
+	JNZ              group_78
+	JMP              keys_end_80
 
-some_64:
+some_79:
 	VMOVUPS (R8), X28
 	VPMAXSD 4(R8), X28, X28
 	VPMAXSD (R8)(R10*1), X28, X28
@@ -4669,13 +5550,13 @@ some_64:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_62
+	JNE     step_77
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_63
+	JNZ     group_78
 
-keys_end_65:
+keys_end_80:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -4691,14 +5572,14 @@ keys_end_65:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_25
+	JMP     rows_31
 
-rows4_31:
+rows4_37:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_68
+	JZ           plain_86
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4714,9 +5595,9 @@ rows4_31:
 	VBROADCASTSS 12(R15), Z28
 	VMULPS       (R8), Z28, Z6
 	VMULPS       64(R8), Z28, Z7
-	JMP          opened_69
+	JMP          opened_87
 
-plain_68:
+plain_86:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -4726,7 +5607,7 @@ plain_68:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-opened_69:
+opened_87:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -4743,17 +5624,17 @@ opened_69:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_73
+	JLE        keys_end_91
 	TESTQ      $0x00000003, CX
-	JZ         group_71
+	JZ         groups_92
 
-step_70:
+step_88:
 	CMPQ (R8), AX
-	JNE  some_75
+	JNE  some_96
 	CMPQ 8(R8), AX
-	JEQ  passed_74
+	JEQ  passed_95
 
-some_75:
+some_96:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -4772,16 +5653,17 @@ some_75:
 	VFMADD231PS  (R9), Z28, K2, Z6
 	VFMADD231PS  64(R9), Z28, K2, Z7
 
-passed_74:
+passed_95:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_70
+	JNZ   step_88
 	TESTQ CX, CX
-	JZ    keys_end_73
+	JZ    keys_end_91
 
-group_71:
+groups_92:
+group_89:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              (R8)(R10*1), R15
@@ -4791,7 +5673,7 @@ group_71:
 	ORQ              (R8)(R11*1), R15
 	ORQ              8(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_72
+	JNZ              some_90
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -4855,10 +5737,10 @@ group_71:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_71
-	JMP              keys_end_73
+	JNZ              group_89
+	JMP              keys_end_91
 
-some_72:
+some_90:
 	VMOVUPS (R8), X28
 	VPMAXSD (R8)(R10*1), X28, X28
 	VPMAXSD (R8)(R10*2), X28, X28
@@ -4867,13 +5749,13 @@ some_72:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_70
+	JNE     step_88
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_71
+	JNZ     group_89
 
-keys_end_73:
+keys_end_91:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -4887,14 +5769,14 @@ keys_end_73:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_25
+	JMP     rows_31
 
-rows3_30:
+rows3_36:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_76
+	JZ           plain_97
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -4907,9 +5789,9 @@ rows3_30:
 	VBROADCASTSS 8(R15), Z28
 	VMULPS       (DX)(BX*2), Z28, Z4
 	VMULPS       64(DX)(BX*2), Z28, Z5
-	JMP          opened_77
+	JMP          opened_98
 
-plain_76:
+plain_97:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -4917,7 +5799,7 @@ plain_76:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-opened_77:
+opened_98:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -4930,17 +5812,17 @@ opened_77:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_81
+	JLE        keys_end_102
 	TESTQ      $0x00000003, CX
-	JZ         group_79
+	JZ         groups_103
 
-step_78:
+step_99:
 	CMPQ (R8), AX
-	JNE  some_83
+	JNE  some_107
 	CMPQ 4(R8), AX
-	JEQ  passed_82
+	JEQ  passed_106
 
-some_83:
+some_107:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -4955,16 +5837,17 @@ some_83:
 	VFMADD231PS  (R9), Z28, K2, Z4
 	VFMADD231PS  64(R9), Z28, K2, Z5
 
-passed_82:
+passed_106:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_78
+	JNZ   step_99
 	TESTQ CX, CX
-	JZ    keys_end_81
+	JZ    keys_end_102
 
-group_79:
+groups_103:
+group_100:
 	MOVQ             (R8), R15
 	ORQ              4(R8), R15
 	ORQ              (R8)(R10*1), R15
@@ -4974,7 +5857,7 @@ group_79:
 	ORQ              (R8)(R11*1), R15
 	ORQ              4(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_80
+	JNZ              some_101
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -5026,17 +5909,17 @@ group_79:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_79
-	JMP              keys_end_81
+	JNZ              group_100
+	JMP              keys_end_102
 
-some_80:
-	JMP step_78
+some_101:
+	JMP step_99
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_79
+	JNZ  group_100
 
-keys_end_81:
+keys_end_102:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -5048,12 +5931,12 @@ keys_end_81:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_25
+	JMP     rows_31
 
-rows2_29:
+rows2_35:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_84
+	JZ           plain_108
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5063,15 +5946,15 @@ rows2_29:
 	VBROADCASTSS 4(R15), Z28
 	VMULPS       (DX)(BX*1), Z28, Z2
 	VMULPS       64(DX)(BX*1), Z28, Z3
-	JMP          opened_85
+	JMP          opened_109
 
-plain_84:
+plain_108:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-opened_85:
+opened_109:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -5082,13 +5965,13 @@ opened_85:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_89
+	JLE        keys_end_113
 	TESTQ      $0x00000003, CX
-	JZ         group_87
+	JZ         groups_114
 
-step_86:
+step_110:
 	CMPQ         (R8), AX
-	JEQ          passed_90
+	JEQ          passed_117
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -5099,22 +5982,23 @@ step_86:
 	VFMADD231PS  (R9), Z28, K2, Z2
 	VFMADD231PS  64(R9), Z28, K2, Z3
 
-passed_90:
+passed_117:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_86
+	JNZ   step_110
 	TESTQ CX, CX
-	JZ    keys_end_89
+	JZ    keys_end_113
 
-group_87:
+groups_114:
+group_111:
 	MOVQ             (R8), R15
 	ORQ              (R8)(R10*1), R15
 	ORQ              (R8)(R10*2), R15
 	ORQ              (R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_88
+	JNZ              some_112
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -5154,17 +6038,17 @@ group_87:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_87
-	JMP              keys_end_89
+	JNZ              group_111
+	JMP              keys_end_113
 
-some_88:
-	JMP step_86
+some_112:
+	JMP step_110
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_87
+	JNZ  group_111
 
-keys_end_89:
+keys_end_113:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, (DX)(BX*1)
@@ -5172,25 +6056,25 @@ keys_end_89:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_25
+	JMP     rows_31
 
-rows1_28:
+rows1_34:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_92
+	JZ           plain_119
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMULPS       (DX), Z28, Z0
 	VMULPS       64(DX), Z28, Z1
-	JMP          opened_93
+	JMP          opened_120
 
-plain_92:
+plain_119:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-opened_93:
+opened_120:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -5199,13 +6083,13 @@ opened_93:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_97
+	JLE        keys_end_124
 	TESTQ      $0x00000003, CX
-	JZ         group_95
+	JZ         groups_125
 
-step_94:
+step_121:
 	CMPL         (R8), AX
-	JEQ          passed_98
+	JEQ          passed_128
 	VMOVUPS      (R9), Z28
 	VMOVUPS      64(R9), Z29
 	PREFETCHT0   128(R9)
@@ -5214,22 +6098,23 @@ step_94:
 	VFMADD231PS  Z28, Z30, Z0
 	VFMADD231PS  Z29, Z30, Z1
 
-passed_98:
+passed_128:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_94
+	JNZ   step_121
 	TESTQ CX, CX
-	JZ    keys_end_97
+	JZ    keys_end_124
 
-group_95:
+groups_125:
+group_122:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_96
+	JNZ          some_123
 	VMOVUPS      (R9), Z28
 	VMOVUPS      64(R9), Z29
 	PREFETCHT0   128(R9)
@@ -5261,30 +6146,30 @@ group_95:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_95
-	JMP          keys_end_97
+	JNZ          group_122
+	JMP          keys_end_124
 
-some_96:
-	JMP step_94
+some_123:
+	JMP step_121
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_95
+	JNZ  group_122
 
-keys_end_97:
+keys_end_124:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_25
+	JMP     rows_31
 
-rows_end_26:
+rows_end_32:
 	ADDQ $0x00000080, DI
-	JMP  strip_23
+	JMP  strip_29
 
-end_24:
-strip_99:
+end_30:
+strip_129:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -5295,54 +6180,54 @@ strip_99:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_100
+	JLT  end_130
 
-rows_101:
+rows_131:
 	CMPQ R14, $0x11
-	JGT  rows8_111
+	JGT  rows8_141
 	CMPQ R14, $0x11
-	JEQ  rows6_109
+	JEQ  rows6_139
 	CMPQ R14, $0x10
-	JEQ  rows8_111
+	JEQ  rows8_141
 	CMPQ R14, $0x0f
-	JEQ  rows8_111
+	JEQ  rows8_141
 	CMPQ R14, $0x0e
-	JEQ  rows7_110
+	JEQ  rows7_140
 	CMPQ R14, $0x0d
-	JEQ  rows7_110
+	JEQ  rows7_140
 	CMPQ R14, $0x0c
-	JEQ  rows6_109
+	JEQ  rows6_139
 	CMPQ R14, $0x0b
-	JEQ  rows6_109
+	JEQ  rows6_139
 	CMPQ R14, $0x0a
-	JEQ  rows5_108
+	JEQ  rows5_138
 	CMPQ R14, $0x09
-	JEQ  rows5_108
+	JEQ  rows5_138
 	CMPQ R14, $0x08
-	JEQ  rows8_111
+	JEQ  rows8_141
 	CMPQ R14, $0x07
-	JEQ  rows7_110
+	JEQ  rows7_140
 	CMPQ R14, $0x06
-	JEQ  rows6_109
+	JEQ  rows6_139
 	CMPQ R14, $0x05
-	JEQ  rows5_108
+	JEQ  rows5_138
 	CMPQ R14, $0x04
-	JEQ  rows4_107
+	JEQ  rows4_137
 	CMPQ R14, $0x03
-	JEQ  rows3_106
+	JEQ  rows3_136
 	CMPQ R14, $0x02
-	JEQ  rows2_105
+	JEQ  rows2_135
 	CMPQ R14, $0x01
-	JEQ  rows1_104
-	JMP  rows_end_102
+	JEQ  rows1_134
+	JMP  rows_end_132
 
-rows8_111:
+rows8_141:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_112
+	JZ           plain_142
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5362,9 +6247,9 @@ rows8_111:
 	VMULPS       (R9), Z28, Z6
 	VBROADCASTSS 28(R15), Z28
 	VMULPS       (R9)(BX*1), Z28, Z7
-	JMP          opened_113
+	JMP          opened_143
 
-plain_112:
+plain_142:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -5374,7 +6259,7 @@ plain_112:
 	VMOVUPS (R9), Z6
 	VMOVUPS (R9)(BX*1), Z7
 
-opened_113:
+opened_143:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -5393,21 +6278,21 @@ opened_113:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_117
+	JLE        keys_end_147
 	TESTQ      $0x00000003, CX
-	JZ         group_115
+	JZ         groups_148
 
-step_114:
+step_144:
 	CMPQ (R8), AX
-	JNE  some_119
+	JNE  some_152
 	CMPQ 8(R8), AX
-	JNE  some_119
+	JNE  some_152
 	CMPQ 16(R8), AX
-	JNE  some_119
+	JNE  some_152
 	CMPQ 24(R8), AX
-	JEQ  passed_118
+	JEQ  passed_151
 
-some_119:
+some_152:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -5434,16 +6319,17 @@ some_119:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  (R9), Z28, K2, Z7
 
-passed_118:
+passed_151:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_114
+	JNZ   step_144
 	TESTQ CX, CX
-	JZ    keys_end_117
+	JZ    keys_end_147
 
-group_115:
+groups_148:
+group_145:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              16(R8), R15
@@ -5461,7 +6347,7 @@ group_115:
 	ORQ              16(R8)(R11*1), R15
 	ORQ              24(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_116
+	JNZ              some_146
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -5525,10 +6411,10 @@ group_115:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_115
-	JMP              keys_end_117
+	JNZ              group_145
+	JMP              keys_end_147
 
-some_116:
+some_146:
 	VMOVUPS (R8), X28
 	VPMAXSD 16(R8), X28, X28
 	VPMAXSD (R8)(R10*1), X28, X28
@@ -5541,13 +6427,13 @@ some_116:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_114
+	JNE     step_144
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_115
+	JNZ     group_145
 
-keys_end_117:
+keys_end_147:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -5562,15 +6448,15 @@ keys_end_117:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_101
+	JMP     rows_131
 
-rows7_110:
+rows7_140:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_120
+	JZ           plain_153
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5588,9 +6474,9 @@ rows7_110:
 	VMULPS       (R8)(BX*2), Z28, Z5
 	VBROADCASTSS 24(R15), Z28
 	VMULPS       (R9), Z28, Z6
-	JMP          opened_121
+	JMP          opened_154
 
-plain_120:
+plain_153:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -5599,7 +6485,7 @@ plain_120:
 	VMOVUPS (R8)(BX*2), Z5
 	VMOVUPS (R9), Z6
 
-opened_121:
+opened_154:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -5617,21 +6503,21 @@ opened_121:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_125
+	JLE        keys_end_158
 	TESTQ      $0x00000003, CX
-	JZ         group_123
+	JZ         groups_159
 
-step_122:
+step_155:
 	CMPQ (R8), AX
-	JNE  some_127
+	JNE  some_163
 	CMPQ 8(R8), AX
-	JNE  some_127
+	JNE  some_163
 	CMPQ 16(R8), AX
-	JNE  some_127
+	JNE  some_163
 	CMPQ 20(R8), AX
-	JEQ  passed_126
+	JEQ  passed_162
 
-some_127:
+some_163:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -5655,16 +6541,17 @@ some_127:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  (R9), Z28, K2, Z6
 
-passed_126:
+passed_162:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_122
+	JNZ   step_155
 	TESTQ CX, CX
-	JZ    keys_end_125
+	JZ    keys_end_158
 
-group_123:
+groups_159:
+group_156:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              16(R8), R15
@@ -5682,7 +6569,7 @@ group_123:
 	ORQ              16(R8)(R11*1), R15
 	ORQ              20(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_124
+	JNZ              some_157
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -5742,10 +6629,10 @@ group_123:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_123
-	JMP              keys_end_125
+	JNZ              group_156
+	JMP              keys_end_158
 
-some_124:
+some_157:
 	VMOVUPS (R8), X28
 	VPMAXSD 12(R8), X28, X28
 	VPMAXSD (R8)(R10*1), X28, X28
@@ -5758,13 +6645,13 @@ some_124:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_122
+	JNE     step_155
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_123
+	JNZ     group_156
 
-keys_end_125:
+keys_end_158:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -5778,15 +6665,15 @@ keys_end_125:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_101
+	JMP     rows_131
 
-rows6_109:
+rows6_139:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_128
+	JZ           plain_164
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5802,9 +6689,9 @@ rows6_109:
 	VMULPS       (R8)(BX*1), Z28, Z4
 	VBROADCASTSS 20(R15), Z28
 	VMULPS       (R8)(BX*2), Z28, Z5
-	JMP          opened_129
+	JMP          opened_165
 
-plain_128:
+plain_164:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -5812,7 +6699,7 @@ plain_128:
 	VMOVUPS (R8)(BX*1), Z4
 	VMOVUPS (R8)(BX*2), Z5
 
-opened_129:
+opened_165:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -5827,19 +6714,19 @@ opened_129:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_133
+	JLE        keys_end_169
 	TESTQ      $0x00000003, CX
-	JZ         group_131
+	JZ         groups_170
 
-step_130:
+step_166:
 	CMPQ (R8), AX
-	JNE  some_135
+	JNE  some_174
 	CMPQ 8(R8), AX
-	JNE  some_135
+	JNE  some_174
 	CMPQ 16(R8), AX
-	JEQ  passed_134
+	JEQ  passed_173
 
-some_135:
+some_174:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -5860,16 +6747,17 @@ some_135:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  (R9), Z28, K2, Z5
 
-passed_134:
+passed_173:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_130
+	JNZ   step_166
 	TESTQ CX, CX
-	JZ    keys_end_133
+	JZ    keys_end_169
 
-group_131:
+groups_170:
+group_167:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              16(R8), R15
@@ -5883,7 +6771,7 @@ group_131:
 	ORQ              8(R8)(R11*1), R15
 	ORQ              16(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_132
+	JNZ              some_168
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -5935,10 +6823,10 @@ group_131:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_131
-	JMP              keys_end_133
+	JNZ              group_167
+	JMP              keys_end_169
 
-some_132:
+some_168:
 	VMOVUPS (R8), X28
 	VPMAXSD 8(R8), X28, X28
 	VPMAXSD (R8)(R10*1), X28, X28
@@ -5951,13 +6839,13 @@ some_132:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_130
+	JNE     step_166
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_131
+	JNZ     group_167
 
-keys_end_133:
+keys_end_169:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -5970,14 +6858,14 @@ keys_end_133:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_101
+	JMP     rows_131
 
-rows5_108:
+rows5_138:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_136
+	JZ           plain_175
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -5991,16 +6879,16 @@ rows5_108:
 	VMULPS       (R8), Z28, Z3
 	VBROADCASTSS 16(R15), Z28
 	VMULPS       (R8)(BX*1), Z28, Z4
-	JMP          opened_137
+	JMP          opened_176
 
-plain_136:
+plain_175:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 	VMOVUPS (R8)(BX*1), Z4
 
-opened_137:
+opened_176:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -6014,19 +6902,19 @@ opened_137:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_141
+	JLE        keys_end_180
 	TESTQ      $0x00000003, CX
-	JZ         group_139
+	JZ         groups_181
 
-step_138:
+step_177:
 	CMPQ (R8), AX
-	JNE  some_143
+	JNE  some_185
 	CMPQ 8(R8), AX
-	JNE  some_143
+	JNE  some_185
 	CMPQ 12(R8), AX
-	JEQ  passed_142
+	JEQ  passed_184
 
-some_143:
+some_185:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -6044,16 +6932,17 @@ some_143:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  (R9), Z28, K2, Z4
 
-passed_142:
+passed_184:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_138
+	JNZ   step_177
 	TESTQ CX, CX
-	JZ    keys_end_141
+	JZ    keys_end_180
 
-group_139:
+groups_181:
+group_178:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              12(R8), R15
@@ -6067,7 +6956,7 @@ group_139:
 	ORQ              8(R8)(R11*1), R15
 	ORQ              12(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_140
+	JNZ              some_179
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -6111,10 +7000,10 @@ group_139:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_139
-	JMP              keys_end_141
+	JNZ              group_178
+	JMP              keys_end_180
 
-some_140:
+some_179:
 	VMOVUPS (R8), X28
 	VPMAXSD 4(R8), X28, X28
 	VPMAXSD (R8)(R10*1), X28, X28
@@ -6127,13 +7016,13 @@ some_140:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_138
+	JNE     step_177
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_139
+	JNZ     group_178
 
-keys_end_141:
+keys_end_180:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -6144,14 +7033,14 @@ keys_end_141:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_101
+	JMP     rows_131
 
-rows4_107:
+rows4_137:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_144
+	JZ           plain_186
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -6163,15 +7052,15 @@ rows4_107:
 	VMULPS       (DX)(BX*2), Z28, Z2
 	VBROADCASTSS 12(R15), Z28
 	VMULPS       (R8), Z28, Z3
-	JMP          opened_145
+	JMP          opened_187
 
-plain_144:
+plain_186:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 
-opened_145:
+opened_187:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -6184,17 +7073,17 @@ opened_145:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_149
+	JLE        keys_end_191
 	TESTQ      $0x00000003, CX
-	JZ         group_147
+	JZ         groups_192
 
-step_146:
+step_188:
 	CMPQ (R8), AX
-	JNE  some_151
+	JNE  some_196
 	CMPQ 8(R8), AX
-	JEQ  passed_150
+	JEQ  passed_195
 
-some_151:
+some_196:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -6209,16 +7098,17 @@ some_151:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  (R9), Z28, K2, Z3
 
-passed_150:
+passed_195:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_146
+	JNZ   step_188
 	TESTQ CX, CX
-	JZ    keys_end_149
+	JZ    keys_end_191
 
-group_147:
+groups_192:
+group_189:
 	MOVQ             (R8), R15
 	ORQ              8(R8), R15
 	ORQ              (R8)(R10*1), R15
@@ -6228,7 +7118,7 @@ group_147:
 	ORQ              (R8)(R11*1), R15
 	ORQ              8(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_148
+	JNZ              some_190
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -6268,10 +7158,10 @@ group_147:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_147
-	JMP              keys_end_149
+	JNZ              group_189
+	JMP              keys_end_191
 
-some_148:
+some_190:
 	VMOVUPS (R8), X28
 	VPMAXSD (R8)(R10*1), X28, X28
 	VPMAXSD (R8)(R10*2), X28, X28
@@ -6280,13 +7170,13 @@ some_148:
 	VPMAXSD X29, X28, X28
 	VMOVQ   X28, R15
 	CMPQ    R15, AX
-	JNE     step_146
+	JNE     step_188
 	LEAQ    (R8)(R10*4), R8
 	LEAQ    (R9)(R12*4), R9
 	SUBQ    $0x04, CX
-	JNZ     group_147
+	JNZ     group_189
 
-keys_end_149:
+keys_end_191:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -6296,14 +7186,14 @@ keys_end_149:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_101
+	JMP     rows_131
 
-rows3_106:
+rows3_136:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_152
+	JZ           plain_197
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -6313,14 +7203,14 @@ rows3_106:
 	VMULPS       (DX)(BX*1), Z28, Z1
 	VBROADCASTSS 8(R15), Z28
 	VMULPS       (DX)(BX*2), Z28, Z2
-	JMP          opened_153
+	JMP          opened_198
 
-plain_152:
+plain_197:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 
-opened_153:
+opened_198:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -6330,17 +7220,17 @@ opened_153:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_157
+	JLE        keys_end_202
 	TESTQ      $0x00000003, CX
-	JZ         group_155
+	JZ         groups_203
 
-step_154:
+step_199:
 	CMPQ (R8), AX
-	JNE  some_159
+	JNE  some_207
 	CMPQ 4(R8), AX
-	JEQ  passed_158
+	JEQ  passed_206
 
-some_159:
+some_207:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -6352,16 +7242,17 @@ some_159:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  (R9), Z28, K2, Z2
 
-passed_158:
+passed_206:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_154
+	JNZ   step_199
 	TESTQ CX, CX
-	JZ    keys_end_157
+	JZ    keys_end_202
 
-group_155:
+groups_203:
+group_200:
 	MOVQ             (R8), R15
 	ORQ              4(R8), R15
 	ORQ              (R8)(R10*1), R15
@@ -6371,7 +7262,7 @@ group_155:
 	ORQ              (R8)(R11*1), R15
 	ORQ              4(R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_156
+	JNZ              some_201
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -6403,17 +7294,17 @@ group_155:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_155
-	JMP              keys_end_157
+	JNZ              group_200
+	JMP              keys_end_202
 
-some_156:
-	JMP step_154
+some_201:
+	JMP step_199
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_155
+	JNZ  group_200
 
-keys_end_157:
+keys_end_202:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -6422,12 +7313,12 @@ keys_end_157:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_101
+	JMP     rows_131
 
-rows2_105:
+rows2_135:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_160
+	JZ           plain_208
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -6435,13 +7326,13 @@ rows2_105:
 	VMULPS       (DX), Z28, Z0
 	VBROADCASTSS 4(R15), Z28
 	VMULPS       (DX)(BX*1), Z28, Z1
-	JMP          opened_161
+	JMP          opened_209
 
-plain_160:
+plain_208:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 
-opened_161:
+opened_209:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -6450,13 +7341,13 @@ opened_161:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_165
+	JLE        keys_end_213
 	TESTQ      $0x00000003, CX
-	JZ         group_163
+	JZ         groups_214
 
-step_162:
+step_210:
 	CMPQ         (R8), AX
-	JEQ          passed_166
+	JEQ          passed_217
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VBROADCASTSS (R8), Z28
 	VPCMPD       $0x04, Z29, Z28, K2
@@ -6465,22 +7356,23 @@ step_162:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  (R9), Z28, K2, Z1
 
-passed_166:
+passed_217:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_162
+	JNZ   step_210
 	TESTQ CX, CX
-	JZ    keys_end_165
+	JZ    keys_end_213
 
-group_163:
+groups_214:
+group_211:
 	MOVQ             (R8), R15
 	ORQ              (R8)(R10*1), R15
 	ORQ              (R8)(R10*2), R15
 	ORQ              (R8)(R11*1), R15
 	TESTQ            AX, R15
-	JNZ              some_164
+	JNZ              some_212
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -6504,39 +7396,39 @@ group_163:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_163
-	JMP              keys_end_165
+	JNZ              group_211
+	JMP              keys_end_213
 
-some_164:
-	JMP step_162
+some_212:
+	JMP step_210
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_163
+	JNZ  group_211
 
-keys_end_165:
+keys_end_213:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_101
+	JMP     rows_131
 
-rows1_104:
+rows1_134:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_168
+	JZ           plain_219
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMULPS       (DX), Z28, Z0
-	JMP          opened_169
+	JMP          opened_220
 
-plain_168:
+plain_219:
 	VMOVUPS (DX), Z0
 
-opened_169:
+opened_220:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -6544,34 +7436,35 @@ opened_169:
 	MOVQ       $0x8000000080000000, AX
 	MOVQ       keys+120(FP), CX
 	TESTQ      CX, CX
-	JLE        keys_end_173
+	JLE        keys_end_224
 	TESTQ      $0x00000003, CX
-	JZ         group_171
+	JZ         groups_225
 
-step_170:
+step_221:
 	CMPL         (R8), AX
-	JEQ          passed_174
+	JEQ          passed_228
 	VMOVUPS      (R9), Z28
 	PREFETCHT0   64(R9)
 	VBROADCASTSS (R8), Z30
 	VFMADD231PS  Z28, Z30, Z0
 
-passed_174:
+passed_228:
 	ADDQ  R10, R8
 	ADDQ  R12, R9
 	DECQ  CX
 	TESTQ $0x00000003, CX
-	JNZ   step_170
+	JNZ   step_221
 	TESTQ CX, CX
-	JZ    keys_end_173
+	JZ    keys_end_224
 
-group_171:
+groups_225:
+group_222:
 	MOVL         (R8), R15
 	ORL          (R8)(R10*1), R15
 	ORL          (R8)(R10*2), R15
 	ORL          (R8)(R11*1), R15
 	TESTQ        AX, R15
-	JNZ          some_172
+	JNZ          some_223
 	VMOVUPS      (R9), Z28
 	PREFETCHT0   64(R9)
 	VBROADCASTSS (R8), Z30
@@ -6591,28 +7484,28 @@ group_171:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_171
-	JMP          keys_end_173
+	JNZ          group_222
+	JMP          keys_end_224
 
-some_172:
-	JMP step_170
+some_223:
+	JMP step_221
 	LEAQ (R8)(R10*4), R8
 	LEAQ (R9)(R12*4), R9
 	SUBQ $0x04, CX
-	JNZ  group_171
+	JNZ  group_222
 
-keys_end_173:
+keys_end_224:
 	VMOVUPS Z0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_101
+	JMP     rows_131
 
-rows_end_102:
+rows_end_132:
 	ADDQ $0x00000040, DI
-	JMP  strip_99
+	JMP  strip_129
 
-end_100:
+end_130:
 	MOVQ  v_base+64(FP), R15
 	MOVQ  o_base+0(FP), DX
 	ADDQ  DI, DX
@@ -6623,59 +7516,59 @@ end_100:
 	MOVQ  p_base+32(FP), SI
 	MOVQ  n+128(FP), R14
 	SHRQ  $0x02, AX
-	JZ    end_176
+	JZ    end_230
 	MOVQ  AX, CX
 	MOVL  $0x00000001, R15
 	SHLL  CL, R15
 	DECL  R15
 	KMOVW R15, K1
 
-rows_177:
+rows_231:
 	CMPQ R14, $0x11
-	JGT  rows8_187
+	JGT  rows8_241
 	CMPQ R14, $0x11
-	JEQ  rows6_185
+	JEQ  rows6_239
 	CMPQ R14, $0x10
-	JEQ  rows8_187
+	JEQ  rows8_241
 	CMPQ R14, $0x0f
-	JEQ  rows8_187
+	JEQ  rows8_241
 	CMPQ R14, $0x0e
-	JEQ  rows7_186
+	JEQ  rows7_240
 	CMPQ R14, $0x0d
-	JEQ  rows7_186
+	JEQ  rows7_240
 	CMPQ R14, $0x0c
-	JEQ  rows6_185
+	JEQ  rows6_239
 	CMPQ R14, $0x0b
-	JEQ  rows6_185
+	JEQ  rows6_239
 	CMPQ R14, $0x0a
-	JEQ  rows5_184
+	JEQ  rows5_238
 	CMPQ R14, $0x09
-	JEQ  rows5_184
+	JEQ  rows5_238
 	CMPQ R14, $0x08
-	JEQ  rows8_187
+	JEQ  rows8_241
 	CMPQ R14, $0x07
-	JEQ  rows7_186
+	JEQ  rows7_240
 	CMPQ R14, $0x06
-	JEQ  rows6_185
+	JEQ  rows6_239
 	CMPQ R14, $0x05
-	JEQ  rows5_184
+	JEQ  rows5_238
 	CMPQ R14, $0x04
-	JEQ  rows4_183
+	JEQ  rows4_237
 	CMPQ R14, $0x03
-	JEQ  rows3_182
+	JEQ  rows3_236
 	CMPQ R14, $0x02
-	JEQ  rows2_181
+	JEQ  rows2_235
 	CMPQ R14, $0x01
-	JEQ  rows1_180
-	JMP  rows_end_178
+	JEQ  rows1_234
+	JMP  rows_end_232
 
-rows8_187:
+rows8_241:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_188
+	JZ           plain_242
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -6703,9 +7596,9 @@ rows8_187:
 	VBROADCASTSS 28(R15), Z28
 	VMOVUPS.Z    (R9)(BX*1), K1, Z7
 	VMULPS       Z7, Z28, Z7
-	JMP          opened_189
+	JMP          opened_243
 
-plain_188:
+plain_242:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -6715,25 +7608,25 @@ plain_188:
 	VMOVUPS.Z (R9), K1, Z6
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-opened_189:
+opened_243:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_193
+	JLE   keys_end_247
 
-step_190:
+step_244:
 	CMPQ (R8), AX
-	JNE  some_195
+	JNE  some_252
 	CMPQ 8(R8), AX
-	JNE  some_195
+	JNE  some_252
 	CMPQ 16(R8), AX
-	JNE  some_195
+	JNE  some_252
 	CMPQ 24(R8), AX
-	JEQ  passed_194
+	JEQ  passed_251
 
-some_195:
+some_252:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VMOVUPS.Z    (R9), K1, Z26
 	VBROADCASTSS (R8), Z28
@@ -6761,13 +7654,13 @@ some_195:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  Z26, Z28, K2, Z7
 
-passed_194:
+passed_251:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_190
+	JNZ  step_244
 
-keys_end_193:
+keys_end_247:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -6782,15 +7675,15 @@ keys_end_193:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_177
+	JMP     rows_231
 
-rows7_186:
+rows7_240:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_196
+	JZ           plain_253
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -6815,9 +7708,9 @@ rows7_186:
 	VBROADCASTSS 24(R15), Z28
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z6, Z28, Z6
-	JMP          opened_197
+	JMP          opened_254
 
-plain_196:
+plain_253:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -6826,25 +7719,25 @@ plain_196:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 	VMOVUPS.Z (R9), K1, Z6
 
-opened_197:
+opened_254:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_201
+	JLE   keys_end_258
 
-step_198:
+step_255:
 	CMPQ (R8), AX
-	JNE  some_203
+	JNE  some_263
 	CMPQ 8(R8), AX
-	JNE  some_203
+	JNE  some_263
 	CMPQ 16(R8), AX
-	JNE  some_203
+	JNE  some_263
 	CMPQ 20(R8), AX
-	JEQ  passed_202
+	JEQ  passed_262
 
-some_203:
+some_263:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VMOVUPS.Z    (R9), K1, Z26
 	VBROADCASTSS (R8), Z28
@@ -6869,13 +7762,13 @@ some_203:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  Z26, Z28, K2, Z6
 
-passed_202:
+passed_262:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_198
+	JNZ  step_255
 
-keys_end_201:
+keys_end_258:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -6889,15 +7782,15 @@ keys_end_201:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_177
+	JMP     rows_231
 
-rows6_185:
+rows6_239:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_204
+	JZ           plain_264
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -6919,9 +7812,9 @@ rows6_185:
 	VBROADCASTSS 20(R15), Z28
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z5, Z28, Z5
-	JMP          opened_205
+	JMP          opened_265
 
-plain_204:
+plain_264:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -6929,23 +7822,23 @@ plain_204:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-opened_205:
+opened_265:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_209
+	JLE   keys_end_269
 
-step_206:
+step_266:
 	CMPQ (R8), AX
-	JNE  some_211
+	JNE  some_274
 	CMPQ 8(R8), AX
-	JNE  some_211
+	JNE  some_274
 	CMPQ 16(R8), AX
-	JEQ  passed_210
+	JEQ  passed_273
 
-some_211:
+some_274:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VMOVUPS.Z    (R9), K1, Z26
 	VBROADCASTSS (R8), Z28
@@ -6967,13 +7860,13 @@ some_211:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  Z26, Z28, K2, Z5
 
-passed_210:
+passed_273:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_206
+	JNZ  step_266
 
-keys_end_209:
+keys_end_269:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -6986,14 +7879,14 @@ keys_end_209:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_177
+	JMP     rows_231
 
-rows5_184:
+rows5_238:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_212
+	JZ           plain_275
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7012,32 +7905,32 @@ rows5_184:
 	VBROADCASTSS 16(R15), Z28
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z4, Z28, Z4
-	JMP          opened_213
+	JMP          opened_276
 
-plain_212:
+plain_275:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-opened_213:
+opened_276:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_217
+	JLE   keys_end_280
 
-step_214:
+step_277:
 	CMPQ (R8), AX
-	JNE  some_219
+	JNE  some_285
 	CMPQ 8(R8), AX
-	JNE  some_219
+	JNE  some_285
 	CMPQ 12(R8), AX
-	JEQ  passed_218
+	JEQ  passed_284
 
-some_219:
+some_285:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VMOVUPS.Z    (R9), K1, Z26
 	VBROADCASTSS (R8), Z28
@@ -7056,13 +7949,13 @@ some_219:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  Z26, Z28, K2, Z4
 
-passed_218:
+passed_284:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_214
+	JNZ  step_277
 
-keys_end_217:
+keys_end_280:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -7073,14 +7966,14 @@ keys_end_217:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_177
+	JMP     rows_231
 
-rows4_183:
+rows4_237:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_220
+	JZ           plain_286
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7096,29 +7989,29 @@ rows4_183:
 	VBROADCASTSS 12(R15), Z28
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z3, Z28, Z3
-	JMP          opened_221
+	JMP          opened_287
 
-plain_220:
+plain_286:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 
-opened_221:
+opened_287:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_225
+	JLE   keys_end_291
 
-step_222:
+step_288:
 	CMPQ (R8), AX
-	JNE  some_227
+	JNE  some_296
 	CMPQ 8(R8), AX
-	JEQ  passed_226
+	JEQ  passed_295
 
-some_227:
+some_296:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VMOVUPS.Z    (R9), K1, Z26
 	VBROADCASTSS (R8), Z28
@@ -7134,13 +8027,13 @@ some_227:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  Z26, Z28, K2, Z3
 
-passed_226:
+passed_295:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_222
+	JNZ  step_288
 
-keys_end_225:
+keys_end_291:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -7150,14 +8043,14 @@ keys_end_225:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_177
+	JMP     rows_231
 
-rows3_182:
+rows3_236:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_228
+	JZ           plain_297
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7170,28 +8063,28 @@ rows3_182:
 	VBROADCASTSS 8(R15), Z28
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z2, Z28, Z2
-	JMP          opened_229
+	JMP          opened_298
 
-plain_228:
+plain_297:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-opened_229:
+opened_298:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_233
+	JLE   keys_end_302
 
-step_230:
+step_299:
 	CMPQ (R8), AX
-	JNE  some_235
+	JNE  some_307
 	CMPQ 4(R8), AX
-	JEQ  passed_234
+	JEQ  passed_306
 
-some_235:
+some_307:
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VMOVUPS.Z    (R9), K1, Z26
 	VBROADCASTSS (R8), Z28
@@ -7204,13 +8097,13 @@ some_235:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  Z26, Z28, K2, Z2
 
-passed_234:
+passed_306:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_230
+	JNZ  step_299
 
-keys_end_233:
+keys_end_302:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -7219,12 +8112,12 @@ keys_end_233:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_177
+	JMP     rows_231
 
-rows2_181:
+rows2_235:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_236
+	JZ           plain_308
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7234,23 +8127,23 @@ rows2_181:
 	VBROADCASTSS 4(R15), Z28
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z1, Z28, Z1
-	JMP          opened_237
+	JMP          opened_309
 
-plain_236:
+plain_308:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-opened_237:
+opened_309:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_241
+	JLE   keys_end_313
 
-step_238:
+step_310:
 	CMPQ         (R8), AX
-	JEQ          passed_242
+	JEQ          passed_317
 	VBROADCASTSS c80000000<>+0(SB), Z29
 	VMOVUPS.Z    (R9), K1, Z26
 	VBROADCASTSS (R8), Z28
@@ -7260,65 +8153,65 @@ step_238:
 	VPCMPD       $0x04, Z29, Z28, K2
 	VFMADD231PS  Z26, Z28, K2, Z1
 
-passed_242:
+passed_317:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_238
+	JNZ  step_310
 
-keys_end_241:
+keys_end_313:
 	VMOVUPS Z0, K1, (DX)
 	VMOVUPS Z1, K1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_177
+	JMP     rows_231
 
-rows1_180:
+rows1_234:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_244
+	JZ           plain_319
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z0, Z28, Z0
-	JMP          opened_245
+	JMP          opened_320
 
-plain_244:
+plain_319:
 	VMOVUPS.Z (DX), K1, Z0
 
-opened_245:
+opened_320:
 	MOVQ  SI, R8
 	MOVQ  DI, R9
 	MOVQ  $0x8000000080000000, AX
 	MOVQ  keys+120(FP), CX
 	TESTQ CX, CX
-	JLE   keys_end_249
+	JLE   keys_end_324
 
-step_246:
+step_321:
 	CMPL         (R8), AX
-	JEQ          passed_250
+	JEQ          passed_328
 	VMOVUPS.Z    (R9), K1, Z28
 	VBROADCASTSS (R8), Z30
 	VFMADD231PS  Z28, Z30, Z0
 
-passed_250:
+passed_328:
 	ADDQ R10, R8
 	ADDQ R12, R9
 	DECQ CX
-	JNZ  step_246
+	JNZ  step_321
 
-keys_end_249:
+keys_end_324:
 	VMOVUPS Z0, K1, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_177
+	JMP     rows_231
 
-rows_end_178:
-end_176:
+rows_end_232:
+end_230:
 done_1:
 	VZEROUPPER
 	RET
@@ -7388,14 +8281,14 @@ opened_6:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_11
+	JLE        few_14
 	MOVQ       R15, CX
 
-few_11:
+few_14:
 	TESTQ CX, CX
 	JLE   keys_end_10
 	TESTQ $0x00000003, CX
-	JZ    group_8
+	JZ    groups_11
 
 step_7:
 	VBROADCASTSS (R8), Z28
@@ -7411,6 +8304,7 @@ step_7:
 	TESTQ        CX, CX
 	JZ           keys_end_10
 
+groups_11:
 group_8:
 	VBROADCASTSS (R8), Z28
 	VFMADD231PS  (R9), Z28, Z0
@@ -7448,9 +8342,9 @@ keys_end_10:
 end_4:
 other_2:
 	CMPQ R14, $0x02
-	JNE  other_13
+	JNE  other_16
 
-strip_14:
+strip_17:
 	MOVQ         v_base+64(FP), R15
 	MOVQ         o_base+0(FP), DX
 	ADDQ         DI, DX
@@ -7461,10 +8355,10 @@ strip_14:
 	MOVQ         p_base+32(FP), SI
 	MOVQ         n+128(FP), R14
 	CMPQ         AX, $0x00000100
-	JLT          end_15
+	JLT          end_18
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_16
+	JZ           plain_19
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7478,9 +8372,9 @@ strip_14:
 	VMULPS       64(DX)(BX*1), Z28, Z5
 	VMULPS       128(DX)(BX*1), Z28, Z6
 	VMULPS       192(DX)(BX*1), Z28, Z7
-	JMP          opened_17
+	JMP          opened_20
 
-plain_16:
+plain_19:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS 128(DX), Z2
@@ -7490,7 +8384,7 @@ plain_16:
 	VMOVUPS 128(DX)(BX*1), Z6
 	VMOVUPS 192(DX)(BX*1), Z7
 
-opened_17:
+opened_20:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -7507,16 +8401,16 @@ opened_17:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_22
+	JLE        few_28
 	MOVQ       R15, CX
 
-few_22:
+few_28:
 	TESTQ CX, CX
-	JLE   keys_end_21
+	JLE   keys_end_24
 	TESTQ $0x00000003, CX
-	JZ    group_19
+	JZ    groups_25
 
-step_18:
+step_21:
 	VBROADCASTSS (R8), Z28
 	VBROADCASTSS 4(R8), Z29
 	VMOVUPS      (R9), Z31
@@ -7535,11 +8429,12 @@ step_18:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_18
+	JNZ          step_21
 	TESTQ        CX, CX
-	JZ           keys_end_21
+	JZ           keys_end_24
 
-group_19:
+groups_25:
+group_22:
 	VBROADCASTSS (R8), Z28
 	VBROADCASTSS 4(R8), Z29
 	VMOVUPS      (R9), Z31
@@ -7599,16 +8494,16 @@ group_19:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_19
+	JNZ          group_22
 
-keys_end_21:
+keys_end_24:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_24
+	JLT              stairs_end_30
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z4
 	VMOVUPS          64(R9), Z29
@@ -7620,7 +8515,7 @@ keys_end_21:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_24:
+stairs_end_30:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, 128(DX)
@@ -7630,11 +8525,11 @@ stairs_end_24:
 	VMOVUPS Z6, 128(DX)(BX*1)
 	VMOVUPS Z7, 192(DX)(BX*1)
 	ADDQ    $0x00000100, DI
-	JMP     strip_14
+	JMP     strip_17
 
-end_15:
-other_13:
-strip_25:
+end_18:
+other_16:
+strip_31:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -7645,54 +8540,54 @@ strip_25:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000080
-	JLT  end_26
+	JLT  end_32
 
-rows_27:
+rows_33:
 	CMPQ R14, $0x11
-	JGT  rows8_37
+	JGT  rows8_43
 	CMPQ R14, $0x11
-	JEQ  rows6_35
+	JEQ  rows6_41
 	CMPQ R14, $0x10
-	JEQ  rows8_37
+	JEQ  rows8_43
 	CMPQ R14, $0x0f
-	JEQ  rows8_37
+	JEQ  rows8_43
 	CMPQ R14, $0x0e
-	JEQ  rows7_36
+	JEQ  rows7_42
 	CMPQ R14, $0x0d
-	JEQ  rows7_36
+	JEQ  rows7_42
 	CMPQ R14, $0x0c
-	JEQ  rows6_35
+	JEQ  rows6_41
 	CMPQ R14, $0x0b
-	JEQ  rows6_35
+	JEQ  rows6_41
 	CMPQ R14, $0x0a
-	JEQ  rows5_34
+	JEQ  rows5_40
 	CMPQ R14, $0x09
-	JEQ  rows5_34
+	JEQ  rows5_40
 	CMPQ R14, $0x08
-	JEQ  rows8_37
+	JEQ  rows8_43
 	CMPQ R14, $0x07
-	JEQ  rows7_36
+	JEQ  rows7_42
 	CMPQ R14, $0x06
-	JEQ  rows6_35
+	JEQ  rows6_41
 	CMPQ R14, $0x05
-	JEQ  rows5_34
+	JEQ  rows5_40
 	CMPQ R14, $0x04
-	JEQ  rows4_33
+	JEQ  rows4_39
 	CMPQ R14, $0x03
-	JEQ  rows3_32
+	JEQ  rows3_38
 	CMPQ R14, $0x02
-	JEQ  rows2_31
+	JEQ  rows2_37
 	CMPQ R14, $0x01
-	JEQ  rows1_30
-	JMP  rows_end_28
+	JEQ  rows1_36
+	JMP  rows_end_34
 
-rows8_37:
+rows8_43:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_38
+	JZ           plain_44
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -7720,9 +8615,9 @@ rows8_37:
 	VBROADCASTSS 28(R15), Z28
 	VMULPS       (R9)(BX*1), Z28, Z14
 	VMULPS       64(R9)(BX*1), Z28, Z15
-	JMP          opened_39
+	JMP          opened_45
 
-plain_38:
+plain_44:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -7740,7 +8635,7 @@ plain_38:
 	VMOVUPS (R9)(BX*1), Z14
 	VMOVUPS 64(R9)(BX*1), Z15
 
-opened_39:
+opened_45:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -7769,16 +8664,16 @@ opened_39:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_44
+	JLE        few_53
 	MOVQ       R15, CX
 
-few_44:
+few_53:
 	TESTQ CX, CX
-	JLE   keys_end_43
+	JLE   keys_end_49
 	TESTQ $0x00000003, CX
-	JZ    group_41
+	JZ    groups_50
 
-step_40:
+step_46:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -7808,11 +8703,12 @@ step_40:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_40
+	JNZ              step_46
 	TESTQ            CX, CX
-	JZ               keys_end_43
+	JZ               keys_end_49
 
-group_41:
+groups_50:
+group_47:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -7916,16 +8812,16 @@ group_41:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_41
+	JNZ              group_47
 
-keys_end_43:
+keys_end_49:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_46
+	JLT              stairs_end_55
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z2
 	VFMADD231PS.BCST 8(R8), Z28, Z4
@@ -7945,7 +8841,7 @@ keys_end_43:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_46
+	JLT              stairs_end_55
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z4
 	VFMADD231PS.BCST 12(R8), Z28, Z6
@@ -7963,7 +8859,7 @@ keys_end_43:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_46
+	JLT              stairs_end_55
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z6
 	VFMADD231PS.BCST 16(R8), Z28, Z8
@@ -7979,7 +8875,7 @@ keys_end_43:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_46
+	JLT              stairs_end_55
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z8
 	VFMADD231PS.BCST 20(R8), Z28, Z10
@@ -7993,7 +8889,7 @@ keys_end_43:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_46
+	JLT              stairs_end_55
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z10
 	VFMADD231PS.BCST 24(R8), Z28, Z12
@@ -8005,7 +8901,7 @@ keys_end_43:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x06
-	JLT              stairs_end_46
+	JLT              stairs_end_55
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 24(R8), Z28, Z12
 	VFMADD231PS.BCST 28(R8), Z28, Z14
@@ -8015,7 +8911,7 @@ keys_end_43:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x07
-	JLT              stairs_end_46
+	JLT              stairs_end_55
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 28(R8), Z28, Z14
 	VMOVUPS          64(R9), Z29
@@ -8023,7 +8919,7 @@ keys_end_43:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_46:
+stairs_end_55:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -8046,15 +8942,15 @@ stairs_end_46:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_27
+	JMP     rows_33
 
-rows7_36:
+rows7_42:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_47
+	JZ           plain_56
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8079,9 +8975,9 @@ rows7_36:
 	VBROADCASTSS 24(R15), Z28
 	VMULPS       (R9), Z28, Z12
 	VMULPS       64(R9), Z28, Z13
-	JMP          opened_48
+	JMP          opened_57
 
-plain_47:
+plain_56:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -8097,7 +8993,7 @@ plain_47:
 	VMOVUPS (R9), Z12
 	VMOVUPS 64(R9), Z13
 
-opened_48:
+opened_57:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -8124,16 +9020,16 @@ opened_48:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_53
+	JLE        few_65
 	MOVQ       R15, CX
 
-few_53:
+few_65:
 	TESTQ CX, CX
-	JLE   keys_end_52
+	JLE   keys_end_61
 	TESTQ $0x00000003, CX
-	JZ    group_50
+	JZ    groups_62
 
-step_49:
+step_58:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -8161,11 +9057,12 @@ step_49:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_49
+	JNZ              step_58
 	TESTQ            CX, CX
-	JZ               keys_end_52
+	JZ               keys_end_61
 
-group_50:
+groups_62:
+group_59:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -8261,16 +9158,16 @@ group_50:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_50
+	JNZ              group_59
 
-keys_end_52:
+keys_end_61:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_55
+	JLT              stairs_end_67
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z2
 	VFMADD231PS.BCST 8(R8), Z28, Z4
@@ -8288,7 +9185,7 @@ keys_end_52:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_55
+	JLT              stairs_end_67
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z4
 	VFMADD231PS.BCST 12(R8), Z28, Z6
@@ -8304,7 +9201,7 @@ keys_end_52:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_55
+	JLT              stairs_end_67
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z6
 	VFMADD231PS.BCST 16(R8), Z28, Z8
@@ -8318,7 +9215,7 @@ keys_end_52:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_55
+	JLT              stairs_end_67
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z8
 	VFMADD231PS.BCST 20(R8), Z28, Z10
@@ -8330,7 +9227,7 @@ keys_end_52:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_55
+	JLT              stairs_end_67
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z10
 	VFMADD231PS.BCST 24(R8), Z28, Z12
@@ -8340,7 +9237,7 @@ keys_end_52:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x06
-	JLT              stairs_end_55
+	JLT              stairs_end_67
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 24(R8), Z28, Z12
 	VMOVUPS          64(R9), Z29
@@ -8348,7 +9245,7 @@ keys_end_52:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_55:
+stairs_end_67:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -8369,15 +9266,15 @@ stairs_end_55:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_27
+	JMP     rows_33
 
-rows6_35:
+rows6_41:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_56
+	JZ           plain_68
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8399,9 +9296,9 @@ rows6_35:
 	VBROADCASTSS 20(R15), Z28
 	VMULPS       (R8)(BX*2), Z28, Z10
 	VMULPS       64(R8)(BX*2), Z28, Z11
-	JMP          opened_57
+	JMP          opened_69
 
-plain_56:
+plain_68:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -8415,7 +9312,7 @@ plain_56:
 	VMOVUPS (R8)(BX*2), Z10
 	VMOVUPS 64(R8)(BX*2), Z11
 
-opened_57:
+opened_69:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -8438,16 +9335,16 @@ opened_57:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_62
+	JLE        few_77
 	MOVQ       R15, CX
 
-few_62:
+few_77:
 	TESTQ CX, CX
-	JLE   keys_end_61
+	JLE   keys_end_73
 	TESTQ $0x00000003, CX
-	JZ    group_59
+	JZ    groups_74
 
-step_58:
+step_70:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -8472,11 +9369,12 @@ step_58:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_58
+	JNZ              step_70
 	TESTQ            CX, CX
-	JZ               keys_end_61
+	JZ               keys_end_73
 
-group_59:
+groups_74:
+group_71:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -8560,16 +9458,16 @@ group_59:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_59
+	JNZ              group_71
 
-keys_end_61:
+keys_end_73:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_64
+	JLT              stairs_end_79
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z2
 	VFMADD231PS.BCST 8(R8), Z28, Z4
@@ -8585,7 +9483,7 @@ keys_end_61:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_64
+	JLT              stairs_end_79
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z4
 	VFMADD231PS.BCST 12(R8), Z28, Z6
@@ -8599,7 +9497,7 @@ keys_end_61:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_64
+	JLT              stairs_end_79
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z6
 	VFMADD231PS.BCST 16(R8), Z28, Z8
@@ -8611,7 +9509,7 @@ keys_end_61:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_64
+	JLT              stairs_end_79
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z8
 	VFMADD231PS.BCST 20(R8), Z28, Z10
@@ -8621,7 +9519,7 @@ keys_end_61:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_64
+	JLT              stairs_end_79
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z10
 	VMOVUPS          64(R9), Z29
@@ -8629,7 +9527,7 @@ keys_end_61:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_64:
+stairs_end_79:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -8648,14 +9546,14 @@ stairs_end_64:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_27
+	JMP     rows_33
 
-rows5_34:
+rows5_40:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_65
+	JZ           plain_80
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8674,9 +9572,9 @@ rows5_34:
 	VBROADCASTSS 16(R15), Z28
 	VMULPS       (R8)(BX*1), Z28, Z8
 	VMULPS       64(R8)(BX*1), Z28, Z9
-	JMP          opened_66
+	JMP          opened_81
 
-plain_65:
+plain_80:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -8688,7 +9586,7 @@ plain_65:
 	VMOVUPS (R8)(BX*1), Z8
 	VMOVUPS 64(R8)(BX*1), Z9
 
-opened_66:
+opened_81:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -8709,16 +9607,16 @@ opened_66:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_71
+	JLE        few_89
 	MOVQ       R15, CX
 
-few_71:
+few_89:
 	TESTQ CX, CX
-	JLE   keys_end_70
+	JLE   keys_end_85
 	TESTQ $0x00000003, CX
-	JZ    group_68
+	JZ    groups_86
 
-step_67:
+step_82:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -8740,11 +9638,12 @@ step_67:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_67
+	JNZ              step_82
 	TESTQ            CX, CX
-	JZ               keys_end_70
+	JZ               keys_end_85
 
-group_68:
+groups_86:
+group_83:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -8816,16 +9715,16 @@ group_68:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_68
+	JNZ              group_83
 
-keys_end_70:
+keys_end_85:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_73
+	JLT              stairs_end_91
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z2
 	VFMADD231PS.BCST 8(R8), Z28, Z4
@@ -8839,7 +9738,7 @@ keys_end_70:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_73
+	JLT              stairs_end_91
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z4
 	VFMADD231PS.BCST 12(R8), Z28, Z6
@@ -8851,7 +9750,7 @@ keys_end_70:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_73
+	JLT              stairs_end_91
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z6
 	VFMADD231PS.BCST 16(R8), Z28, Z8
@@ -8861,7 +9760,7 @@ keys_end_70:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_73
+	JLT              stairs_end_91
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z8
 	VMOVUPS          64(R9), Z29
@@ -8869,7 +9768,7 @@ keys_end_70:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_73:
+stairs_end_91:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -8885,14 +9784,14 @@ stairs_end_73:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_27
+	JMP     rows_33
 
-rows4_33:
+rows4_39:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_74
+	JZ           plain_92
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -8908,9 +9807,9 @@ rows4_33:
 	VBROADCASTSS 12(R15), Z28
 	VMULPS       (R8), Z28, Z6
 	VMULPS       64(R8), Z28, Z7
-	JMP          opened_75
+	JMP          opened_93
 
-plain_74:
+plain_92:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -8920,7 +9819,7 @@ plain_74:
 	VMOVUPS (R8), Z6
 	VMOVUPS 64(R8), Z7
 
-opened_75:
+opened_93:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -8939,16 +9838,16 @@ opened_75:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_80
+	JLE        few_101
 	MOVQ       R15, CX
 
-few_80:
+few_101:
 	TESTQ CX, CX
-	JLE   keys_end_79
+	JLE   keys_end_97
 	TESTQ $0x00000003, CX
-	JZ    group_77
+	JZ    groups_98
 
-step_76:
+step_94:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -8968,11 +9867,12 @@ step_76:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_76
+	JNZ              step_94
 	TESTQ            CX, CX
-	JZ               keys_end_79
+	JZ               keys_end_97
 
-group_77:
+groups_98:
+group_95:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -9036,16 +9936,16 @@ group_77:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_77
+	JNZ              group_95
 
-keys_end_79:
+keys_end_97:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_82
+	JLT              stairs_end_103
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z2
 	VFMADD231PS.BCST 8(R8), Z28, Z4
@@ -9057,7 +9957,7 @@ keys_end_79:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_82
+	JLT              stairs_end_103
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z4
 	VFMADD231PS.BCST 12(R8), Z28, Z6
@@ -9067,7 +9967,7 @@ keys_end_79:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_82
+	JLT              stairs_end_103
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z6
 	VMOVUPS          64(R9), Z29
@@ -9075,7 +9975,7 @@ keys_end_79:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_82:
+stairs_end_103:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -9089,14 +9989,14 @@ stairs_end_82:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_27
+	JMP     rows_33
 
-rows3_32:
+rows3_38:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_83
+	JZ           plain_104
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -9109,9 +10009,9 @@ rows3_32:
 	VBROADCASTSS 8(R15), Z28
 	VMULPS       (DX)(BX*2), Z28, Z4
 	VMULPS       64(DX)(BX*2), Z28, Z5
-	JMP          opened_84
+	JMP          opened_105
 
-plain_83:
+plain_104:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
@@ -9119,7 +10019,7 @@ plain_83:
 	VMOVUPS (DX)(BX*2), Z4
 	VMOVUPS 64(DX)(BX*2), Z5
 
-opened_84:
+opened_105:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -9134,16 +10034,16 @@ opened_84:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_89
+	JLE        few_113
 	MOVQ       R15, CX
 
-few_89:
+few_113:
 	TESTQ CX, CX
-	JLE   keys_end_88
+	JLE   keys_end_109
 	TESTQ $0x00000003, CX
-	JZ    group_86
+	JZ    groups_110
 
-step_85:
+step_106:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -9160,11 +10060,12 @@ step_85:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_85
+	JNZ              step_106
 	TESTQ            CX, CX
-	JZ               keys_end_88
+	JZ               keys_end_109
 
-group_86:
+groups_110:
+group_107:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -9216,16 +10117,16 @@ group_86:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_86
+	JNZ              group_107
 
-keys_end_88:
+keys_end_109:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_91
+	JLT              stairs_end_115
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z2
 	VFMADD231PS.BCST 8(R8), Z28, Z4
@@ -9235,7 +10136,7 @@ keys_end_88:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_91
+	JLT              stairs_end_115
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z4
 	VMOVUPS          64(R9), Z29
@@ -9243,7 +10144,7 @@ keys_end_88:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_91:
+stairs_end_115:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -9255,12 +10156,12 @@ stairs_end_91:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_27
+	JMP     rows_33
 
-rows2_31:
+rows2_37:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_92
+	JZ           plain_116
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -9270,15 +10171,15 @@ rows2_31:
 	VBROADCASTSS 4(R15), Z28
 	VMULPS       (DX)(BX*1), Z28, Z2
 	VMULPS       64(DX)(BX*1), Z28, Z3
-	JMP          opened_93
+	JMP          opened_117
 
-plain_92:
+plain_116:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 	VMOVUPS (DX)(BX*1), Z2
 	VMOVUPS 64(DX)(BX*1), Z3
 
-opened_93:
+opened_117:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -9291,16 +10192,16 @@ opened_93:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_98
+	JLE        few_125
 	MOVQ       R15, CX
 
-few_98:
+few_125:
 	TESTQ CX, CX
-	JLE   keys_end_97
+	JLE   keys_end_121
 	TESTQ $0x00000003, CX
-	JZ    group_95
+	JZ    groups_122
 
-step_94:
+step_118:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -9314,11 +10215,12 @@ step_94:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_94
+	JNZ              step_118
 	TESTQ            CX, CX
-	JZ               keys_end_97
+	JZ               keys_end_121
 
-group_95:
+groups_122:
+group_119:
 	VMOVUPS          (R9), Z28
 	VMOVUPS          64(R9), Z29
 	PREFETCHT0       128(R9)
@@ -9358,16 +10260,16 @@ group_95:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_95
+	JNZ              group_119
 
-keys_end_97:
+keys_end_121:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_100
+	JLT              stairs_end_127
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z2
 	VMOVUPS          64(R9), Z29
@@ -9375,7 +10277,7 @@ keys_end_97:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_100:
+stairs_end_127:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	VMOVUPS Z2, (DX)(BX*1)
@@ -9383,25 +10285,25 @@ stairs_end_100:
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_27
+	JMP     rows_33
 
-rows1_30:
+rows1_36:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_101
+	JZ           plain_128
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMULPS       (DX), Z28, Z0
 	VMULPS       64(DX), Z28, Z1
-	JMP          opened_102
+	JMP          opened_129
 
-plain_101:
+plain_128:
 	VMOVUPS (DX), Z0
 	VMOVUPS 64(DX), Z1
 
-opened_102:
+opened_129:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 64(R8)
@@ -9412,16 +10314,16 @@ opened_102:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_107
+	JLE        few_137
 	MOVQ       R15, CX
 
-few_107:
+few_137:
 	TESTQ CX, CX
-	JLE   keys_end_106
+	JLE   keys_end_133
 	TESTQ $0x00000003, CX
-	JZ    group_104
+	JZ    groups_134
 
-step_103:
+step_130:
 	VMOVUPS      (R9), Z28
 	VMOVUPS      64(R9), Z29
 	PREFETCHT0   128(R9)
@@ -9433,11 +10335,12 @@ step_103:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_103
+	JNZ          step_130
 	TESTQ        CX, CX
-	JZ           keys_end_106
+	JZ           keys_end_133
 
-group_104:
+groups_134:
+group_131:
 	VMOVUPS      (R9), Z28
 	VMOVUPS      64(R9), Z29
 	PREFETCHT0   128(R9)
@@ -9469,22 +10372,22 @@ group_104:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_104
+	JNZ          group_131
 
-keys_end_106:
+keys_end_133:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_27
+	JMP     rows_33
 
-rows_end_28:
+rows_end_34:
 	ADDQ $0x00000080, DI
-	JMP  strip_25
+	JMP  strip_31
 
-end_26:
-strip_109:
+end_32:
+strip_139:
 	MOVQ v_base+64(FP), R15
 	MOVQ o_base+0(FP), DX
 	ADDQ DI, DX
@@ -9495,54 +10398,54 @@ strip_109:
 	MOVQ p_base+32(FP), SI
 	MOVQ n+128(FP), R14
 	CMPQ AX, $0x00000040
-	JLT  end_110
+	JLT  end_140
 
-rows_111:
+rows_141:
 	CMPQ R14, $0x11
-	JGT  rows8_121
+	JGT  rows8_151
 	CMPQ R14, $0x11
-	JEQ  rows6_119
+	JEQ  rows6_149
 	CMPQ R14, $0x10
-	JEQ  rows8_121
+	JEQ  rows8_151
 	CMPQ R14, $0x0f
-	JEQ  rows8_121
+	JEQ  rows8_151
 	CMPQ R14, $0x0e
-	JEQ  rows7_120
+	JEQ  rows7_150
 	CMPQ R14, $0x0d
-	JEQ  rows7_120
+	JEQ  rows7_150
 	CMPQ R14, $0x0c
-	JEQ  rows6_119
+	JEQ  rows6_149
 	CMPQ R14, $0x0b
-	JEQ  rows6_119
+	JEQ  rows6_149
 	CMPQ R14, $0x0a
-	JEQ  rows5_118
+	JEQ  rows5_148
 	CMPQ R14, $0x09
-	JEQ  rows5_118
+	JEQ  rows5_148
 	CMPQ R14, $0x08
-	JEQ  rows8_121
+	JEQ  rows8_151
 	CMPQ R14, $0x07
-	JEQ  rows7_120
+	JEQ  rows7_150
 	CMPQ R14, $0x06
-	JEQ  rows6_119
+	JEQ  rows6_149
 	CMPQ R14, $0x05
-	JEQ  rows5_118
+	JEQ  rows5_148
 	CMPQ R14, $0x04
-	JEQ  rows4_117
+	JEQ  rows4_147
 	CMPQ R14, $0x03
-	JEQ  rows3_116
+	JEQ  rows3_146
 	CMPQ R14, $0x02
-	JEQ  rows2_115
+	JEQ  rows2_145
 	CMPQ R14, $0x01
-	JEQ  rows1_114
-	JMP  rows_end_112
+	JEQ  rows1_144
+	JMP  rows_end_142
 
-rows8_121:
+rows8_151:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_122
+	JZ           plain_152
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -9562,9 +10465,9 @@ rows8_121:
 	VMULPS       (R9), Z28, Z6
 	VBROADCASTSS 28(R15), Z28
 	VMULPS       (R9)(BX*1), Z28, Z7
-	JMP          opened_123
+	JMP          opened_153
 
-plain_122:
+plain_152:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -9574,7 +10477,7 @@ plain_122:
 	VMOVUPS (R9), Z6
 	VMOVUPS (R9)(BX*1), Z7
 
-opened_123:
+opened_153:
 	LEAQ       (R9)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -9595,16 +10498,16 @@ opened_123:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_128
+	JLE        few_161
 	MOVQ       R15, CX
 
-few_128:
+few_161:
 	TESTQ CX, CX
-	JLE   keys_end_127
+	JLE   keys_end_157
 	TESTQ $0x00000003, CX
-	JZ    group_125
+	JZ    groups_158
 
-step_124:
+step_154:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -9624,11 +10527,12 @@ step_124:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_124
+	JNZ              step_154
 	TESTQ            CX, CX
-	JZ               keys_end_127
+	JZ               keys_end_157
 
-group_125:
+groups_158:
+group_155:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -9692,16 +10596,16 @@ group_125:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_125
+	JNZ              group_155
 
-keys_end_127:
+keys_end_157:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_130
+	JLT              stairs_end_163
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -9713,7 +10617,7 @@ keys_end_127:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_130
+	JLT              stairs_end_163
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
@@ -9724,7 +10628,7 @@ keys_end_127:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_130
+	JLT              stairs_end_163
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	VFMADD231PS.BCST 16(R8), Z28, Z4
@@ -9734,7 +10638,7 @@ keys_end_127:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_130
+	JLT              stairs_end_163
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	VFMADD231PS.BCST 20(R8), Z28, Z5
@@ -9743,7 +10647,7 @@ keys_end_127:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_130
+	JLT              stairs_end_163
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z5
 	VFMADD231PS.BCST 24(R8), Z28, Z6
@@ -9751,20 +10655,20 @@ keys_end_127:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x06
-	JLT              stairs_end_130
+	JLT              stairs_end_163
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 24(R8), Z28, Z6
 	VFMADD231PS.BCST 28(R8), Z28, Z7
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x07
-	JLT              stairs_end_130
+	JLT              stairs_end_163
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 28(R8), Z28, Z7
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_130:
+stairs_end_163:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -9779,15 +10683,15 @@ stairs_end_130:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_111
+	JMP     rows_141
 
-rows7_120:
+rows7_150:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_131
+	JZ           plain_164
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -9805,9 +10709,9 @@ rows7_120:
 	VMULPS       (R8)(BX*2), Z28, Z5
 	VBROADCASTSS 24(R15), Z28
 	VMULPS       (R9), Z28, Z6
-	JMP          opened_132
+	JMP          opened_165
 
-plain_131:
+plain_164:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -9816,7 +10720,7 @@ plain_131:
 	VMOVUPS (R8)(BX*2), Z5
 	VMOVUPS (R9), Z6
 
-opened_132:
+opened_165:
 	LEAQ       (R9)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -9836,16 +10740,16 @@ opened_132:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_137
+	JLE        few_173
 	MOVQ       R15, CX
 
-few_137:
+few_173:
 	TESTQ CX, CX
-	JLE   keys_end_136
+	JLE   keys_end_169
 	TESTQ $0x00000003, CX
-	JZ    group_134
+	JZ    groups_170
 
-step_133:
+step_166:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -9864,11 +10768,12 @@ step_133:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_133
+	JNZ              step_166
 	TESTQ            CX, CX
-	JZ               keys_end_136
+	JZ               keys_end_169
 
-group_134:
+groups_170:
+group_167:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -9928,16 +10833,16 @@ group_134:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_134
+	JNZ              group_167
 
-keys_end_136:
+keys_end_169:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_139
+	JLT              stairs_end_175
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -9948,7 +10853,7 @@ keys_end_136:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_139
+	JLT              stairs_end_175
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
@@ -9958,7 +10863,7 @@ keys_end_136:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_139
+	JLT              stairs_end_175
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	VFMADD231PS.BCST 16(R8), Z28, Z4
@@ -9967,7 +10872,7 @@ keys_end_136:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_139
+	JLT              stairs_end_175
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	VFMADD231PS.BCST 20(R8), Z28, Z5
@@ -9975,20 +10880,20 @@ keys_end_136:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_139
+	JLT              stairs_end_175
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z5
 	VFMADD231PS.BCST 24(R8), Z28, Z6
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x06
-	JLT              stairs_end_139
+	JLT              stairs_end_175
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 24(R8), Z28, Z6
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_139:
+stairs_end_175:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -10002,15 +10907,15 @@ stairs_end_139:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_111
+	JMP     rows_141
 
-rows6_119:
+rows6_149:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_140
+	JZ           plain_176
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -10026,9 +10931,9 @@ rows6_119:
 	VMULPS       (R8)(BX*1), Z28, Z4
 	VBROADCASTSS 20(R15), Z28
 	VMULPS       (R8)(BX*2), Z28, Z5
-	JMP          opened_141
+	JMP          opened_177
 
-plain_140:
+plain_176:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
@@ -10036,7 +10941,7 @@ plain_140:
 	VMOVUPS (R8)(BX*1), Z4
 	VMOVUPS (R8)(BX*2), Z5
 
-opened_141:
+opened_177:
 	LEAQ       (R9), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -10053,16 +10958,16 @@ opened_141:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_146
+	JLE        few_185
 	MOVQ       R15, CX
 
-few_146:
+few_185:
 	TESTQ CX, CX
-	JLE   keys_end_145
+	JLE   keys_end_181
 	TESTQ $0x00000003, CX
-	JZ    group_143
+	JZ    groups_182
 
-step_142:
+step_178:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10079,11 +10984,12 @@ step_142:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_142
+	JNZ              step_178
 	TESTQ            CX, CX
-	JZ               keys_end_145
+	JZ               keys_end_181
 
-group_143:
+groups_182:
+group_179:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10135,16 +11041,16 @@ group_143:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_143
+	JNZ              group_179
 
-keys_end_145:
+keys_end_181:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_148
+	JLT              stairs_end_187
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -10154,7 +11060,7 @@ keys_end_145:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_148
+	JLT              stairs_end_187
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
@@ -10163,7 +11069,7 @@ keys_end_145:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_148
+	JLT              stairs_end_187
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	VFMADD231PS.BCST 16(R8), Z28, Z4
@@ -10171,20 +11077,20 @@ keys_end_145:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_148
+	JLT              stairs_end_187
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	VFMADD231PS.BCST 20(R8), Z28, Z5
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_148
+	JLT              stairs_end_187
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z5
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_148:
+stairs_end_187:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -10197,14 +11103,14 @@ stairs_end_148:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_111
+	JMP     rows_141
 
-rows5_118:
+rows5_148:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_149
+	JZ           plain_188
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -10218,16 +11124,16 @@ rows5_118:
 	VMULPS       (R8), Z28, Z3
 	VBROADCASTSS 16(R15), Z28
 	VMULPS       (R8)(BX*1), Z28, Z4
-	JMP          opened_150
+	JMP          opened_189
 
-plain_149:
+plain_188:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 	VMOVUPS (R8)(BX*1), Z4
 
-opened_150:
+opened_189:
 	LEAQ       (R8)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -10243,16 +11149,16 @@ opened_150:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_155
+	JLE        few_197
 	MOVQ       R15, CX
 
-few_155:
+few_197:
 	TESTQ CX, CX
-	JLE   keys_end_154
+	JLE   keys_end_193
 	TESTQ $0x00000003, CX
-	JZ    group_152
+	JZ    groups_194
 
-step_151:
+step_190:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10267,11 +11173,12 @@ step_151:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_151
+	JNZ              step_190
 	TESTQ            CX, CX
-	JZ               keys_end_154
+	JZ               keys_end_193
 
-group_152:
+groups_194:
+group_191:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10315,16 +11222,16 @@ group_152:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_152
+	JNZ              group_191
 
-keys_end_154:
+keys_end_193:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_157
+	JLT              stairs_end_199
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -10333,7 +11240,7 @@ keys_end_154:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_157
+	JLT              stairs_end_199
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
@@ -10341,20 +11248,20 @@ keys_end_154:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_157
+	JLT              stairs_end_199
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_157
+	JLT              stairs_end_199
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_157:
+stairs_end_199:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -10365,14 +11272,14 @@ stairs_end_157:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_111
+	JMP     rows_141
 
-rows4_117:
+rows4_147:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_158
+	JZ           plain_200
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -10384,15 +11291,15 @@ rows4_117:
 	VMULPS       (DX)(BX*2), Z28, Z2
 	VBROADCASTSS 12(R15), Z28
 	VMULPS       (R8), Z28, Z3
-	JMP          opened_159
+	JMP          opened_201
 
-plain_158:
+plain_200:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 	VMOVUPS (R8), Z3
 
-opened_159:
+opened_201:
 	LEAQ       (R8)(BX*1), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -10407,16 +11314,16 @@ opened_159:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_164
+	JLE        few_209
 	MOVQ       R15, CX
 
-few_164:
+few_209:
 	TESTQ CX, CX
-	JLE   keys_end_163
+	JLE   keys_end_205
 	TESTQ $0x00000003, CX
-	JZ    group_161
+	JZ    groups_206
 
-step_160:
+step_202:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10430,11 +11337,12 @@ step_160:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_160
+	JNZ              step_202
 	TESTQ            CX, CX
-	JZ               keys_end_163
+	JZ               keys_end_205
 
-group_161:
+groups_206:
+group_203:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10474,16 +11382,16 @@ group_161:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_161
+	JNZ              group_203
 
-keys_end_163:
+keys_end_205:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_166
+	JLT              stairs_end_211
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -10491,20 +11399,20 @@ keys_end_163:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_166
+	JLT              stairs_end_211
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_166
+	JLT              stairs_end_211
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_166:
+stairs_end_211:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -10514,14 +11422,14 @@ stairs_end_166:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_111
+	JMP     rows_141
 
-rows3_116:
+rows3_146:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_167
+	JZ           plain_212
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -10531,14 +11439,14 @@ rows3_116:
 	VMULPS       (DX)(BX*1), Z28, Z1
 	VBROADCASTSS 8(R15), Z28
 	VMULPS       (DX)(BX*2), Z28, Z2
-	JMP          opened_168
+	JMP          opened_213
 
-plain_167:
+plain_212:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 	VMOVUPS (DX)(BX*2), Z2
 
-opened_168:
+opened_213:
 	LEAQ       (R8), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -10550,16 +11458,16 @@ opened_168:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_173
+	JLE        few_221
 	MOVQ       R15, CX
 
-few_173:
+few_221:
 	TESTQ CX, CX
-	JLE   keys_end_172
+	JLE   keys_end_217
 	TESTQ $0x00000003, CX
-	JZ    group_170
+	JZ    groups_218
 
-step_169:
+step_214:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10571,11 +11479,12 @@ step_169:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_169
+	JNZ              step_214
 	TESTQ            CX, CX
-	JZ               keys_end_172
+	JZ               keys_end_217
 
-group_170:
+groups_218:
+group_215:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10607,29 +11516,29 @@ group_170:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_170
+	JNZ              group_215
 
-keys_end_172:
+keys_end_217:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_175
+	JLT              stairs_end_223
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_175
+	JLT              stairs_end_223
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_175:
+stairs_end_223:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, (DX)
@@ -10638,12 +11547,12 @@ stairs_end_175:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_111
+	JMP     rows_141
 
-rows2_115:
+rows2_145:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_176
+	JZ           plain_224
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -10651,13 +11560,13 @@ rows2_115:
 	VMULPS       (DX), Z28, Z0
 	VBROADCASTSS 4(R15), Z28
 	VMULPS       (DX)(BX*1), Z28, Z1
-	JMP          opened_177
+	JMP          opened_225
 
-plain_176:
+plain_224:
 	VMOVUPS (DX), Z0
 	VMOVUPS (DX)(BX*1), Z1
 
-opened_177:
+opened_225:
 	LEAQ       (DX)(BX*2), R8
 	PREFETCHT0 (R8)
 	PREFETCHT0 (R8)(BX*1)
@@ -10668,16 +11577,16 @@ opened_177:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_182
+	JLE        few_233
 	MOVQ       R15, CX
 
-few_182:
+few_233:
 	TESTQ CX, CX
-	JLE   keys_end_181
+	JLE   keys_end_229
 	TESTQ $0x00000003, CX
-	JZ    group_179
+	JZ    groups_230
 
-step_178:
+step_226:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10687,11 +11596,12 @@ step_178:
 	ADDQ             R12, R9
 	DECQ             CX
 	TESTQ            $0x00000003, CX
-	JNZ              step_178
+	JNZ              step_226
 	TESTQ            CX, CX
-	JZ               keys_end_181
+	JZ               keys_end_229
 
-group_179:
+groups_230:
+group_227:
 	VMOVUPS          (R9), Z28
 	PREFETCHT0       64(R9)
 	VBROADCASTSS     (R8), Z30
@@ -10715,44 +11625,44 @@ group_179:
 	LEAQ             (R8)(R10*4), R8
 	LEAQ             (R9)(R12*4), R9
 	SUBQ             $0x04, CX
-	JNZ              group_179
+	JNZ              group_227
 
-keys_end_181:
+keys_end_229:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_184
+	JLT              stairs_end_235
 	VMOVUPS          (R9), Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_184:
+stairs_end_235:
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_111
+	JMP     rows_141
 
-rows1_114:
+rows1_144:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_185
+	JZ           plain_236
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMULPS       (DX), Z28, Z0
-	JMP          opened_186
+	JMP          opened_237
 
-plain_185:
+plain_236:
 	VMOVUPS (DX), Z0
 
-opened_186:
+opened_237:
 	LEAQ       (DX)(BX*1), R8
 	PREFETCHT0 (R8)
 	MOVQ       SI, R8
@@ -10762,16 +11672,16 @@ opened_186:
 	SUBQ       R14, R15
 	ADDQ       seen+144(FP), R15
 	CMPQ       CX, R15
-	JLE        few_191
+	JLE        few_245
 	MOVQ       R15, CX
 
-few_191:
+few_245:
 	TESTQ CX, CX
-	JLE   keys_end_190
+	JLE   keys_end_241
 	TESTQ $0x00000003, CX
-	JZ    group_188
+	JZ    groups_242
 
-step_187:
+step_238:
 	VMOVUPS      (R9), Z28
 	PREFETCHT0   64(R9)
 	VBROADCASTSS (R8), Z30
@@ -10780,11 +11690,12 @@ step_187:
 	ADDQ         R12, R9
 	DECQ         CX
 	TESTQ        $0x00000003, CX
-	JNZ          step_187
+	JNZ          step_238
 	TESTQ        CX, CX
-	JZ           keys_end_190
+	JZ           keys_end_241
 
-group_188:
+groups_242:
+group_239:
 	VMOVUPS      (R9), Z28
 	PREFETCHT0   64(R9)
 	VBROADCASTSS (R8), Z30
@@ -10804,20 +11715,20 @@ group_188:
 	LEAQ         (R8)(R10*4), R8
 	LEAQ         (R9)(R12*4), R9
 	SUBQ         $0x04, CX
-	JNZ          group_188
+	JNZ          group_239
 
-keys_end_190:
+keys_end_241:
 	VMOVUPS Z0, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_111
+	JMP     rows_141
 
-rows_end_112:
+rows_end_142:
 	ADDQ $0x00000040, DI
-	JMP  strip_109
+	JMP  strip_139
 
-end_110:
+end_140:
 	MOVQ  v_base+64(FP), R15
 	MOVQ  o_base+0(FP), DX
 	ADDQ  DI, DX
@@ -10828,59 +11739,59 @@ end_110:
 	MOVQ  p_base+32(FP), SI
 	MOVQ  n+128(FP), R14
 	SHRQ  $0x02, AX
-	JZ    end_194
+	JZ    end_248
 	MOVQ  AX, CX
 	MOVL  $0x00000001, R15
 	SHLL  CL, R15
 	DECL  R15
 	KMOVW R15, K1
 
-rows_195:
+rows_249:
 	CMPQ R14, $0x11
-	JGT  rows8_205
+	JGT  rows8_259
 	CMPQ R14, $0x11
-	JEQ  rows6_203
+	JEQ  rows6_257
 	CMPQ R14, $0x10
-	JEQ  rows8_205
+	JEQ  rows8_259
 	CMPQ R14, $0x0f
-	JEQ  rows8_205
+	JEQ  rows8_259
 	CMPQ R14, $0x0e
-	JEQ  rows7_204
+	JEQ  rows7_258
 	CMPQ R14, $0x0d
-	JEQ  rows7_204
+	JEQ  rows7_258
 	CMPQ R14, $0x0c
-	JEQ  rows6_203
+	JEQ  rows6_257
 	CMPQ R14, $0x0b
-	JEQ  rows6_203
+	JEQ  rows6_257
 	CMPQ R14, $0x0a
-	JEQ  rows5_202
+	JEQ  rows5_256
 	CMPQ R14, $0x09
-	JEQ  rows5_202
+	JEQ  rows5_256
 	CMPQ R14, $0x08
-	JEQ  rows8_205
+	JEQ  rows8_259
 	CMPQ R14, $0x07
-	JEQ  rows7_204
+	JEQ  rows7_258
 	CMPQ R14, $0x06
-	JEQ  rows6_203
+	JEQ  rows6_257
 	CMPQ R14, $0x05
-	JEQ  rows5_202
+	JEQ  rows5_256
 	CMPQ R14, $0x04
-	JEQ  rows4_201
+	JEQ  rows4_255
 	CMPQ R14, $0x03
-	JEQ  rows3_200
+	JEQ  rows3_254
 	CMPQ R14, $0x02
-	JEQ  rows2_199
+	JEQ  rows2_253
 	CMPQ R14, $0x01
-	JEQ  rows1_198
-	JMP  rows_end_196
+	JEQ  rows1_252
+	JMP  rows_end_250
 
-rows8_205:
+rows8_259:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_206
+	JZ           plain_260
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -10908,9 +11819,9 @@ rows8_205:
 	VBROADCASTSS 28(R15), Z28
 	VMOVUPS.Z    (R9)(BX*1), K1, Z7
 	VMULPS       Z7, Z28, Z7
-	JMP          opened_207
+	JMP          opened_261
 
-plain_206:
+plain_260:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -10920,7 +11831,7 @@ plain_206:
 	VMOVUPS.Z (R9), K1, Z6
 	VMOVUPS.Z (R9)(BX*1), K1, Z7
 
-opened_207:
+opened_261:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -10928,14 +11839,14 @@ opened_207:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_212
+	JLE  few_269
 	MOVQ R15, CX
 
-few_212:
+few_269:
 	TESTQ CX, CX
-	JLE   keys_end_211
+	JLE   keys_end_265
 
-step_208:
+step_262:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -10953,16 +11864,16 @@ step_208:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_208
+	JNZ              step_262
 
-keys_end_211:
+keys_end_265:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_214
+	JLT              stairs_end_271
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -10974,7 +11885,7 @@ keys_end_211:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_214
+	JLT              stairs_end_271
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
@@ -10985,7 +11896,7 @@ keys_end_211:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_214
+	JLT              stairs_end_271
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	VFMADD231PS.BCST 16(R8), Z28, Z4
@@ -10995,7 +11906,7 @@ keys_end_211:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_214
+	JLT              stairs_end_271
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	VFMADD231PS.BCST 20(R8), Z28, Z5
@@ -11004,7 +11915,7 @@ keys_end_211:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_214
+	JLT              stairs_end_271
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z5
 	VFMADD231PS.BCST 24(R8), Z28, Z6
@@ -11012,20 +11923,20 @@ keys_end_211:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x06
-	JLT              stairs_end_214
+	JLT              stairs_end_271
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 24(R8), Z28, Z6
 	VFMADD231PS.BCST 28(R8), Z28, Z7
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x07
-	JLT              stairs_end_214
+	JLT              stairs_end_271
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 28(R8), Z28, Z7
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_214:
+stairs_end_271:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -11040,15 +11951,15 @@ stairs_end_214:
 	ADDQ    $0x20, SI
 	LEAQ    (R9)(BX*2), DX
 	SUBQ    $0x08, R14
-	JMP     rows_195
+	JMP     rows_249
 
-rows7_204:
+rows7_258:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_215
+	JZ           plain_272
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -11073,9 +11984,9 @@ rows7_204:
 	VBROADCASTSS 24(R15), Z28
 	VMOVUPS.Z    (R9), K1, Z6
 	VMULPS       Z6, Z28, Z6
-	JMP          opened_216
+	JMP          opened_273
 
-plain_215:
+plain_272:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -11084,7 +11995,7 @@ plain_215:
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 	VMOVUPS.Z (R9), K1, Z6
 
-opened_216:
+opened_273:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -11092,14 +12003,14 @@ opened_216:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_221
+	JLE  few_281
 	MOVQ R15, CX
 
-few_221:
+few_281:
 	TESTQ CX, CX
-	JLE   keys_end_220
+	JLE   keys_end_277
 
-step_217:
+step_274:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -11116,16 +12027,16 @@ step_217:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_217
+	JNZ              step_274
 
-keys_end_220:
+keys_end_277:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_223
+	JLT              stairs_end_283
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -11136,7 +12047,7 @@ keys_end_220:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_223
+	JLT              stairs_end_283
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
@@ -11146,7 +12057,7 @@ keys_end_220:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_223
+	JLT              stairs_end_283
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	VFMADD231PS.BCST 16(R8), Z28, Z4
@@ -11155,7 +12066,7 @@ keys_end_220:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_223
+	JLT              stairs_end_283
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	VFMADD231PS.BCST 20(R8), Z28, Z5
@@ -11163,20 +12074,20 @@ keys_end_220:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_223
+	JLT              stairs_end_283
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z5
 	VFMADD231PS.BCST 24(R8), Z28, Z6
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x06
-	JLT              stairs_end_223
+	JLT              stairs_end_283
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 24(R8), Z28, Z6
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_223:
+stairs_end_283:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -11190,15 +12101,15 @@ stairs_end_223:
 	ADDQ    $0x1c, SI
 	LEAQ    (R9)(BX*1), DX
 	SUBQ    $0x07, R14
-	JMP     rows_195
+	JMP     rows_249
 
-rows6_203:
+rows6_257:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	ADDQ         R8, R9
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_224
+	JZ           plain_284
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -11220,9 +12131,9 @@ rows6_203:
 	VBROADCASTSS 20(R15), Z28
 	VMOVUPS.Z    (R8)(BX*2), K1, Z5
 	VMULPS       Z5, Z28, Z5
-	JMP          opened_225
+	JMP          opened_285
 
-plain_224:
+plain_284:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
@@ -11230,7 +12141,7 @@ plain_224:
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 	VMOVUPS.Z (R8)(BX*2), K1, Z5
 
-opened_225:
+opened_285:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -11238,14 +12149,14 @@ opened_225:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_230
+	JLE  few_293
 	MOVQ R15, CX
 
-few_230:
+few_293:
 	TESTQ CX, CX
-	JLE   keys_end_229
+	JLE   keys_end_289
 
-step_226:
+step_286:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -11260,16 +12171,16 @@ step_226:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_226
+	JNZ              step_286
 
-keys_end_229:
+keys_end_289:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_232
+	JLT              stairs_end_295
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -11279,7 +12190,7 @@ keys_end_229:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_232
+	JLT              stairs_end_295
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
@@ -11288,7 +12199,7 @@ keys_end_229:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_232
+	JLT              stairs_end_295
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	VFMADD231PS.BCST 16(R8), Z28, Z4
@@ -11296,20 +12207,20 @@ keys_end_229:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_232
+	JLT              stairs_end_295
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	VFMADD231PS.BCST 20(R8), Z28, Z5
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x05
-	JLT              stairs_end_232
+	JLT              stairs_end_295
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 20(R8), Z28, Z5
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_232:
+stairs_end_295:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	ADDQ    R8, R9
@@ -11322,14 +12233,14 @@ stairs_end_232:
 	ADDQ    $0x18, SI
 	LEAQ    (R9), DX
 	SUBQ    $0x06, R14
-	JMP     rows_195
+	JMP     rows_249
 
-rows5_202:
+rows5_256:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_233
+	JZ           plain_296
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -11348,16 +12259,16 @@ rows5_202:
 	VBROADCASTSS 16(R15), Z28
 	VMOVUPS.Z    (R8)(BX*1), K1, Z4
 	VMULPS       Z4, Z28, Z4
-	JMP          opened_234
+	JMP          opened_297
 
-plain_233:
+plain_296:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 	VMOVUPS.Z (R8)(BX*1), K1, Z4
 
-opened_234:
+opened_297:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -11365,14 +12276,14 @@ opened_234:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_239
+	JLE  few_305
 	MOVQ R15, CX
 
-few_239:
+few_305:
 	TESTQ CX, CX
-	JLE   keys_end_238
+	JLE   keys_end_301
 
-step_235:
+step_298:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -11385,16 +12296,16 @@ step_235:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_235
+	JNZ              step_298
 
-keys_end_238:
+keys_end_301:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_241
+	JLT              stairs_end_307
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -11403,7 +12314,7 @@ keys_end_238:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_241
+	JLT              stairs_end_307
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
@@ -11411,20 +12322,20 @@ keys_end_238:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_241
+	JLT              stairs_end_307
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x04
-	JLT              stairs_end_241
+	JLT              stairs_end_307
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 16(R8), Z28, Z4
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_241:
+stairs_end_307:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -11435,14 +12346,14 @@ stairs_end_241:
 	ADDQ    $0x14, SI
 	LEAQ    (R8)(BX*2), DX
 	SUBQ    $0x05, R14
-	JMP     rows_195
+	JMP     rows_249
 
-rows4_201:
+rows4_255:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_242
+	JZ           plain_308
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -11458,15 +12369,15 @@ rows4_201:
 	VBROADCASTSS 12(R15), Z28
 	VMOVUPS.Z    (R8), K1, Z3
 	VMULPS       Z3, Z28, Z3
-	JMP          opened_243
+	JMP          opened_309
 
-plain_242:
+plain_308:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 	VMOVUPS.Z (R8), K1, Z3
 
-opened_243:
+opened_309:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -11474,14 +12385,14 @@ opened_243:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_248
+	JLE  few_317
 	MOVQ R15, CX
 
-few_248:
+few_317:
 	TESTQ CX, CX
-	JLE   keys_end_247
+	JLE   keys_end_313
 
-step_244:
+step_310:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -11493,16 +12404,16 @@ step_244:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_244
+	JNZ              step_310
 
-keys_end_247:
+keys_end_313:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_250
+	JLT              stairs_end_319
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
@@ -11510,20 +12421,20 @@ keys_end_247:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_250
+	JLT              stairs_end_319
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x03
-	JLT              stairs_end_250
+	JLT              stairs_end_319
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 12(R8), Z28, Z3
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_250:
+stairs_end_319:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -11533,14 +12444,14 @@ stairs_end_250:
 	ADDQ    $0x10, SI
 	LEAQ    (R8)(BX*1), DX
 	SUBQ    $0x04, R14
-	JMP     rows_195
+	JMP     rows_249
 
-rows3_200:
+rows3_254:
 	LEAQ         (BX)(BX*2), R9
 	LEAQ         (DX)(R9*1), R8
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_251
+	JZ           plain_320
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -11553,14 +12464,14 @@ rows3_200:
 	VBROADCASTSS 8(R15), Z28
 	VMOVUPS.Z    (DX)(BX*2), K1, Z2
 	VMULPS       Z2, Z28, Z2
-	JMP          opened_252
+	JMP          opened_321
 
-plain_251:
+plain_320:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 	VMOVUPS.Z (DX)(BX*2), K1, Z2
 
-opened_252:
+opened_321:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -11568,14 +12479,14 @@ opened_252:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_257
+	JLE  few_329
 	MOVQ R15, CX
 
-few_257:
+few_329:
 	TESTQ CX, CX
-	JLE   keys_end_256
+	JLE   keys_end_325
 
-step_253:
+step_322:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -11585,29 +12496,29 @@ step_253:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_253
+	JNZ              step_322
 
-keys_end_256:
+keys_end_325:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_259
+	JLT              stairs_end_331
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	CMPQ             R15, $0x02
-	JLT              stairs_end_259
+	JLT              stairs_end_331
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 8(R8), Z28, Z2
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_259:
+stairs_end_331:
 	LEAQ    (BX)(BX*2), R9
 	LEAQ    (DX)(R9*1), R8
 	VMOVUPS Z0, K1, (DX)
@@ -11616,12 +12527,12 @@ stairs_end_259:
 	ADDQ    $0x0c, SI
 	LEAQ    (R8), DX
 	SUBQ    $0x03, R14
-	JMP     rows_195
+	JMP     rows_249
 
-rows2_199:
+rows2_253:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_260
+	JZ           plain_332
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
@@ -11631,13 +12542,13 @@ rows2_199:
 	VBROADCASTSS 4(R15), Z28
 	VMOVUPS.Z    (DX)(BX*1), K1, Z1
 	VMULPS       Z1, Z28, Z1
-	JMP          opened_261
+	JMP          opened_333
 
-plain_260:
+plain_332:
 	VMOVUPS.Z (DX), K1, Z0
 	VMOVUPS.Z (DX)(BX*1), K1, Z1
 
-opened_261:
+opened_333:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -11645,14 +12556,14 @@ opened_261:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_266
+	JLE  few_341
 	MOVQ R15, CX
 
-few_266:
+few_341:
 	TESTQ CX, CX
-	JLE   keys_end_265
+	JLE   keys_end_337
 
-step_262:
+step_334:
 	VMOVUPS.Z        (R9), K1, Z28
 	VBROADCASTSS     (R8), Z30
 	VFMADD231PS      Z28, Z30, Z0
@@ -11660,45 +12571,45 @@ step_262:
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 	DECQ             CX
-	JNZ              step_262
+	JNZ              step_334
 
-keys_end_265:
+keys_end_337:
 	MOVQ             n+128(FP), R15
 	SUBQ             R14, R15
 	ADDQ             seen+144(FP), R15
 	NEGQ             R15
 	ADDQ             keys+120(FP), R15
 	CMPQ             R15, $0x01
-	JLT              stairs_end_268
+	JLT              stairs_end_343
 	VMOVUPS.Z        (R9), K1, Z28
 	VFMADD231PS.BCST 4(R8), Z28, Z1
 	ADDQ             R10, R8
 	ADDQ             R12, R9
 
-stairs_end_268:
+stairs_end_343:
 	VMOVUPS Z0, K1, (DX)
 	VMOVUPS Z1, K1, (DX)(BX*1)
 	ADDQ    $0x08, SI
 	LEAQ    (DX)(BX*2), DX
 	SUBQ    $0x02, R14
-	JMP     rows_195
+	JMP     rows_249
 
-rows1_198:
+rows1_252:
 	MOVQ         alpha_base+96(FP), R15
 	TESTQ        R15, R15
-	JZ           plain_269
+	JZ           plain_344
 	MOVQ         p_base+32(FP), AX
 	SUBQ         SI, AX
 	SUBQ         AX, R15
 	VBROADCASTSS (R15), Z28
 	VMOVUPS.Z    (DX), K1, Z0
 	VMULPS       Z0, Z28, Z0
-	JMP          opened_270
+	JMP          opened_345
 
-plain_269:
+plain_344:
 	VMOVUPS.Z (DX), K1, Z0
 
-opened_270:
+opened_345:
 	MOVQ SI, R8
 	MOVQ DI, R9
 	MOVQ keys+120(FP), CX
@@ -11706,31 +12617,31 @@ opened_270:
 	SUBQ R14, R15
 	ADDQ seen+144(FP), R15
 	CMPQ CX, R15
-	JLE  few_275
+	JLE  few_353
 	MOVQ R15, CX
 
-few_275:
+few_353:
 	TESTQ CX, CX
-	JLE   keys_end_274
+	JLE   keys_end_349
 
-step_271:
+step_346:
 	VMOVUPS.Z    (R9), K1, Z28
 	VBROADCASTSS (R8), Z30
 	VFMADD231PS  Z28, Z30, Z0
 	ADDQ         R10, R8
 	ADDQ         R12, R9
 	DECQ         CX
-	JNZ          step_271
+	JNZ          step_346
 
-keys_end_274:
+keys_end_349:
 	VMOVUPS Z0, K1, (DX)
 	ADDQ    $0x04, SI
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x01, R14
-	JMP     rows_195
+	JMP     rows_249
 
-rows_end_196:
-end_194:
+rows_end_250:
+end_248:
 done_1:
 	VZEROUPPER
 	RET

@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func SoftmaxTilePairs(p []uint16, ldp int, s []float32, lds int, keys int, n int, lo []int32, hi []int32, scale float32, m []float32, l []float32, alpha []float32) bool
-// Requires: AVX, AVX512F, AVX512_BF16
+// Requires: AVX, AVX512BW, AVX512F, AVX512_BF16
 TEXT ·SoftmaxTilePairs(SB), NOSPLIT, $0-209
 	VBROADCASTSS cc2d00000<>+0(SB), Z19
 	VBROADCASTSS c3102e308<>+0(SB), Z20
@@ -109,18 +109,250 @@ walked_9:
 	KORTESTW     K2, K2
 	JNZ          general_2
 	VSUBPS       Z16, Z17, Z1
-	VCMPPS       $0x09, vc2ae0000<>+0(SB), Z1, K2
+	VCMPPS       $0x09, vc2240000<>+0(SB), Z1, K2
 	KORTESTW     K2, K2
-	JNZ          spread_10
+	JNZ          low_12
 	VPXORD       Z17, Z17, Z17
+	VMOVUPS      pairtable<>+0(SB), Z18
 	MOVQ         p_base+0(FP), CX
 	LEAQ         (CX)(R10*1), R15
 	MOVQ         SI, AX
 	MOVQ         R8, BX
 	SUBQ         $0x04, BX
-	JLT          pair_13
+	JLT          pair_14
 
-keys_12:
+keys_13:
+	VMOVUPS     (AX), Z0
+	VMOVUPS     (AX)(DI*1), Z4
+	VMOVUPS     (AX)(DI*2), Z8
+	VMOVUPS     (AX)(R12*1), Z12
+	VSUBPS      Z16, Z0, Z0
+	VSUBPS      Z16, Z4, Z4
+	VSUBPS      Z16, Z8, Z8
+	VSUBPS      Z16, Z12, Z12
+	VMOVUPS     Z21, Z1
+	VMOVUPS     Z21, Z5
+	VMOVUPS     Z21, Z9
+	VMOVUPS     Z21, Z13
+	VFMADD231PS Z22, Z0, Z1
+	VFMADD231PS Z22, Z4, Z5
+	VFMADD231PS Z22, Z8, Z9
+	VFMADD231PS Z22, Z12, Z13
+	VSUBPS      Z21, Z1, Z1
+	VSUBPS      Z21, Z5, Z5
+	VSUBPS      Z21, Z9, Z9
+	VSUBPS      Z21, Z13, Z13
+	VFMADD231PS Z23, Z1, Z0
+	VFMADD231PS Z23, Z5, Z4
+	VFMADD231PS Z23, Z9, Z8
+	VFMADD231PS Z23, Z13, Z12
+	VMOVUPS     Z0, Z2
+	VMOVUPS     Z4, Z6
+	VMOVUPS     Z8, Z10
+	VMOVUPS     Z12, Z14
+	VFMADD231PS Z20, Z1, Z2
+	VFMADD231PS Z20, Z5, Z6
+	VFMADD231PS Z20, Z9, Z10
+	VFMADD231PS Z20, Z13, Z14
+	VMOVUPS     Z25, Z3
+	VMOVUPS     Z25, Z7
+	VMOVUPS     Z25, Z11
+	VMOVUPS     Z25, Z15
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z26, Z6, Z7
+	VFMADD213PS Z26, Z10, Z11
+	VFMADD213PS Z26, Z14, Z15
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z27, Z6, Z7
+	VFMADD213PS Z27, Z10, Z11
+	VFMADD213PS Z27, Z14, Z15
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z28, Z6, Z7
+	VFMADD213PS Z28, Z10, Z11
+	VFMADD213PS Z28, Z14, Z15
+	VFMADD213PS Z29, Z2, Z3
+	VFMADD213PS Z29, Z6, Z7
+	VFMADD213PS Z29, Z10, Z11
+	VFMADD213PS Z29, Z14, Z15
+	VMULPS      Z2, Z2, Z2
+	VMULPS      Z6, Z6, Z6
+	VMULPS      Z10, Z10, Z10
+	VMULPS      Z14, Z14, Z14
+	VMULPS      Z2, Z3, Z3
+	VMULPS      Z6, Z7, Z7
+	VMULPS      Z10, Z11, Z11
+	VMULPS      Z14, Z15, Z15
+	VFMADD231PS Z20, Z1, Z3
+	VFMADD231PS Z20, Z5, Z7
+	VFMADD231PS Z20, Z9, Z11
+	VFMADD231PS Z20, Z13, Z15
+	VADDPS      Z3, Z0, Z3
+	VADDPS      Z7, Z4, Z7
+	VADDPS      Z11, Z8, Z11
+	VADDPS      Z15, Z12, Z15
+	VADDPS      Z24, Z3, Z3
+	VADDPS      Z24, Z7, Z7
+	VADDPS      Z24, Z11, Z11
+	VADDPS      Z24, Z15, Z15
+	VSCALEFPS   Z1, Z3, Z3
+	VSCALEFPS   Z5, Z7, Z7
+	VSCALEFPS   Z9, Z11, Z11
+	VSCALEFPS   Z13, Z15, Z15
+	LONG $0x4847f262; WORD $0xc372 // VCVTNE2PS2BF16 Z3, Z7, Z0
+	VPERMW      Z0, Z18, Z0
+	VMOVUPS     Z0, (R15)
+	VPSLLD      $0x10, Z0, Z3
+	VPANDD      vffff0000<>+0(SB), Z0, Z7
+	VADDPS      Z3, Z17, Z17
+	VADDPS      Z7, Z17, Z17
+	LONG $0x48075262; WORD $0xc372 // VCVTNE2PS2BF16 Z11, Z15, Z8
+	VPERMW      Z8, Z18, Z8
+	VMOVUPS     Z8, (R15)(R14*1)
+	VPSLLD      $0x10, Z8, Z11
+	VPANDD      vffff0000<>+0(SB), Z8, Z15
+	VADDPS      Z11, Z17, Z17
+	VADDPS      Z15, Z17, Z17
+	LEAQ        (AX)(DI*4), AX
+	LEAQ        (R15)(R14*2), R15
+	SUBQ        $0x04, BX
+	JGE         keys_13
+
+pair_14:
+	ADDQ        $0x04, BX
+	CMPQ        BX, $0x02
+	JLT         lone_15
+	VMOVUPS     (AX), Z0
+	VMOVUPS     (AX)(DI*1), Z4
+	VSUBPS      Z16, Z0, Z0
+	VSUBPS      Z16, Z4, Z4
+	VMOVUPS     Z21, Z1
+	VMOVUPS     Z21, Z5
+	VFMADD231PS Z22, Z0, Z1
+	VFMADD231PS Z22, Z4, Z5
+	VSUBPS      Z21, Z1, Z1
+	VSUBPS      Z21, Z5, Z5
+	VFMADD231PS Z23, Z1, Z0
+	VFMADD231PS Z23, Z5, Z4
+	VMOVUPS     Z0, Z2
+	VMOVUPS     Z4, Z6
+	VFMADD231PS Z20, Z1, Z2
+	VFMADD231PS Z20, Z5, Z6
+	VMOVUPS     Z25, Z3
+	VMOVUPS     Z25, Z7
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z26, Z6, Z7
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z27, Z6, Z7
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z28, Z6, Z7
+	VFMADD213PS Z29, Z2, Z3
+	VFMADD213PS Z29, Z6, Z7
+	VMULPS      Z2, Z2, Z2
+	VMULPS      Z6, Z6, Z6
+	VMULPS      Z2, Z3, Z3
+	VMULPS      Z6, Z7, Z7
+	VFMADD231PS Z20, Z1, Z3
+	VFMADD231PS Z20, Z5, Z7
+	VADDPS      Z3, Z0, Z3
+	VADDPS      Z7, Z4, Z7
+	VADDPS      Z24, Z3, Z3
+	VADDPS      Z24, Z7, Z7
+	VSCALEFPS   Z1, Z3, Z3
+	VSCALEFPS   Z5, Z7, Z7
+	LONG $0x4847f262; WORD $0xc372 // VCVTNE2PS2BF16 Z3, Z7, Z0
+	VPERMW      Z0, Z18, Z0
+	VMOVUPS     Z0, (R15)
+	VPSLLD      $0x10, Z0, Z3
+	VPANDD      vffff0000<>+0(SB), Z0, Z7
+	VADDPS      Z3, Z17, Z17
+	VADDPS      Z7, Z17, Z17
+	LEAQ        (AX)(DI*2), AX
+	ADDQ        R14, R15
+	SUBQ        $0x02, BX
+
+lone_15:
+	TESTQ       BX, BX
+	JZ          walked_16
+	VMOVUPS     (AX), Z0
+	VSUBPS      Z16, Z0, Z0
+	VMOVUPS     Z21, Z1
+	VFMADD231PS Z22, Z0, Z1
+	VSUBPS      Z21, Z1, Z1
+	VFMADD231PS Z23, Z1, Z0
+	VMOVUPS     Z0, Z2
+	VFMADD231PS Z20, Z1, Z2
+	VMOVUPS     Z25, Z3
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z29, Z2, Z3
+	VMULPS      Z2, Z2, Z2
+	VMULPS      Z2, Z3, Z3
+	VFMADD231PS Z20, Z1, Z3
+	VADDPS      Z3, Z0, Z3
+	VADDPS      Z24, Z3, Z3
+	VSCALEFPS   Z1, Z3, Z3
+	VPCMPUD     $0x05, v21800000<>+0(SB), Z3, K2
+	LONG $0xca7ef262; WORD $0xc372 // VCVTNEPS2BF16.Z Z3, K2, Y0
+	VPMOVZXWD   Y0, Z3
+	VPSLLD      $0x10, Z3, Z3
+	VADDPS      Z3, Z17, Z17
+	VPSRLD      $0x10, Z3, Z3
+	VPORD       Z31, Z3, Z3
+	VMOVUPS     Z3, (R15)
+
+walked_16:
+	MOVQ        m_base+136(FP), CX
+	VMOVUPS     (CX)(R10*1), Z0
+	VCMPPS      $0x00, Z30, Z0, K2
+	VMOVUPS.Z   v80000000<>+0(SB), K2, Z1
+	VSUBPS      Z16, Z0, Z0
+	MOVQ        m_base+136(FP), CX
+	VMOVUPS     Z16, (CX)(R10*1)
+	VMOVUPS     Z1, Z16
+	VMAXPS      Z0, Z19, Z0
+	VMOVUPS     Z21, Z1
+	VFMADD231PS Z22, Z0, Z1
+	VSUBPS      Z21, Z1, Z1
+	VFMADD231PS Z23, Z1, Z0
+	VMOVUPS     Z0, Z2
+	VFMADD231PS Z20, Z1, Z2
+	VMOVUPS     Z25, Z3
+	VFMADD213PS Z26, Z2, Z3
+	VFMADD213PS Z27, Z2, Z3
+	VFMADD213PS Z28, Z2, Z3
+	VFMADD213PS Z29, Z2, Z3
+	VMULPS      Z2, Z2, Z2
+	VMULPS      Z2, Z3, Z3
+	VFMADD231PS Z20, Z1, Z3
+	VADDPS      Z3, Z0, Z3
+	VADDPS      Z24, Z3, Z3
+	VSCALEFPS   Z1, Z3, Z3
+	MOVQ        l_base+160(FP), CX
+	VMOVUPS     (CX)(R10*1), Z2
+	VMOVUPS     Z2, Z0
+	VFMADD213PS Z17, Z3, Z0
+	VPORD       Z16, Z3, Z3
+	MOVQ        alpha_base+184(FP), CX
+	VMOVUPS     Z3, (CX)(R10*1)
+	MOVQ        l_base+160(FP), CX
+	VMOVUPS     Z0, (CX)(R10*1)
+	JMP         plain_11
+
+low_12:
+	VSUBPS   Z16, Z17, Z1
+	VCMPPS   $0x09, vc2ae0000<>+0(SB), Z1, K2
+	KORTESTW K2, K2
+	JNZ      spread_10
+	VPXORD   Z17, Z17, Z17
+	MOVQ     p_base+0(FP), CX
+	LEAQ     (CX)(R10*1), R15
+	MOVQ     SI, AX
+	MOVQ     R8, BX
+	SUBQ     $0x04, BX
+	JLT      pair_18
+
+keys_17:
 	VMOVUPS     (AX), Z0
 	VMOVUPS     (AX)(DI*1), Z4
 	VMOVUPS     (AX)(DI*2), Z8
@@ -226,12 +458,12 @@ keys_12:
 	LEAQ        (AX)(DI*4), AX
 	LEAQ        (R15)(R14*2), R15
 	SUBQ        $0x04, BX
-	JGE         keys_12
+	JGE         keys_17
 
-pair_13:
+pair_18:
 	ADDQ        $0x04, BX
 	CMPQ        BX, $0x02
-	JLT         lone_14
+	JLT         lone_19
 	VMOVUPS     (AX), Z0
 	VMOVUPS     (AX)(DI*1), Z4
 	VSUBPS      Z16, Z0, Z0
@@ -287,9 +519,9 @@ pair_13:
 	ADDQ        R14, R15
 	SUBQ        $0x02, BX
 
-lone_14:
+lone_19:
 	TESTQ       BX, BX
-	JZ          walked_15
+	JZ          walked_20
 	VMOVUPS     (AX), Z0
 	VSUBPS      Z16, Z0, Z0
 	VMOVUPS     Z21, Z1
@@ -318,12 +550,15 @@ lone_14:
 	VPORD       Z31, Z3, Z3
 	VMOVUPS     Z3, (R15)
 
-walked_15:
+walked_20:
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     (CX)(R10*1), Z0
+	VCMPPS      $0x00, Z30, Z0, K2
+	VMOVUPS.Z   v80000000<>+0(SB), K2, Z1
 	VSUBPS      Z16, Z0, Z0
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     Z16, (CX)(R10*1)
+	VMOVUPS     Z1, Z16
 	VMAXPS      Z0, Z19, Z0
 	VMOVUPS     Z21, Z1
 	VFMADD231PS Z22, Z0, Z1
@@ -346,6 +581,7 @@ walked_15:
 	VMOVUPS     (CX)(R10*1), Z2
 	VMOVUPS     Z2, Z0
 	VFMADD213PS Z17, Z3, Z0
+	VPORD       Z16, Z3, Z3
 	MOVQ        alpha_base+184(FP), CX
 	VMOVUPS     Z3, (CX)(R10*1)
 	MOVQ        l_base+160(FP), CX
@@ -359,9 +595,9 @@ spread_10:
 	MOVQ   SI, AX
 	MOVQ   R8, BX
 	SUBQ   $0x04, BX
-	JLT    pair_17
+	JLT    pair_22
 
-keys_16:
+keys_21:
 	VMOVUPS     (AX), Z0
 	VMOVUPS     (AX)(DI*1), Z4
 	VMOVUPS     (AX)(DI*2), Z8
@@ -471,12 +707,12 @@ keys_16:
 	LEAQ        (AX)(DI*4), AX
 	LEAQ        (R15)(R14*2), R15
 	SUBQ        $0x04, BX
-	JGE         keys_16
+	JGE         keys_21
 
-pair_17:
+pair_22:
 	ADDQ        $0x04, BX
 	CMPQ        BX, $0x02
-	JLT         lone_18
+	JLT         lone_23
 	VMOVUPS     (AX), Z0
 	VMOVUPS     (AX)(DI*1), Z4
 	VSUBPS      Z16, Z0, Z0
@@ -534,9 +770,9 @@ pair_17:
 	ADDQ        R14, R15
 	SUBQ        $0x02, BX
 
-lone_18:
+lone_23:
 	TESTQ       BX, BX
-	JZ          walked_19
+	JZ          walked_24
 	VMOVUPS     (AX), Z0
 	VSUBPS      Z16, Z0, Z0
 	VMAXPS      Z0, Z19, Z0
@@ -566,12 +802,15 @@ lone_18:
 	VPORD       Z31, Z3, Z3
 	VMOVUPS     Z3, (R15)
 
-walked_19:
+walked_24:
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     (CX)(R10*1), Z0
+	VCMPPS      $0x00, Z30, Z0, K2
+	VMOVUPS.Z   v80000000<>+0(SB), K2, Z1
 	VSUBPS      Z16, Z0, Z0
 	MOVQ        m_base+136(FP), CX
 	VMOVUPS     Z16, (CX)(R10*1)
+	VMOVUPS     Z1, Z16
 	VMAXPS      Z0, Z19, Z0
 	VMOVUPS     Z21, Z1
 	VFMADD231PS Z22, Z0, Z1
@@ -594,6 +833,7 @@ walked_19:
 	VMOVUPS     (CX)(R10*1), Z2
 	VMOVUPS     Z2, Z0
 	VFMADD213PS Z17, Z3, Z0
+	VPORD       Z16, Z3, Z3
 	MOVQ        alpha_base+184(FP), CX
 	VMOVUPS     Z3, (CX)(R10*1)
 	MOVQ        l_base+160(FP), CX
@@ -615,9 +855,9 @@ general_2:
 	MOVQ         SI, AX
 	MOVQ         R8, BX
 	TESTQ        BX, BX
-	JZ           walked_23
+	JZ           walked_28
 
-key_22:
+key_27:
 	VMOVUPS   (AX), Z0
 	VMULPS    Z18, Z0, Z0
 	VPCMPGTD  Z4, Z3, K2
@@ -632,9 +872,9 @@ key_22:
 	VPADDD    Z5, Z4, Z4
 	ADDQ      DI, AX
 	DECQ      BX
-	JNZ       key_22
+	JNZ       key_27
 
-walked_23:
+walked_28:
 	KMOVW      K4, CX
 	ORL        CX, R11
 	VCMPPS     $0x04, Z30, Z16, K7
@@ -649,9 +889,9 @@ walked_23:
 	MOVQ       SI, AX
 	MOVQ       R8, BX
 	SUBQ       $0x04, BX
-	JLT        pair_25
+	JLT        pair_30
 
-keys_24:
+keys_29:
 	VMOVUPS     (AX), Z0
 	VMOVUPS     (AX)(DI*1), Z4
 	VMOVUPS     (AX)(DI*2), Z8
@@ -773,12 +1013,12 @@ keys_24:
 	LEAQ        (AX)(DI*4), AX
 	LEAQ        (R15)(R14*2), R15
 	SUBQ        $0x04, BX
-	JGE         keys_24
+	JGE         keys_29
 
-pair_25:
+pair_30:
 	ADDQ        $0x04, BX
 	CMPQ        BX, $0x02
-	JLT         lone_26
+	JLT         lone_31
 	VMOVUPS     (AX), Z0
 	VMOVUPS     (AX)(DI*1), Z4
 	VSUBPS      Z16, Z0, Z0
@@ -842,9 +1082,9 @@ pair_25:
 	ADDQ        R14, R15
 	SUBQ        $0x02, BX
 
-lone_26:
+lone_31:
 	TESTQ       BX, BX
-	JZ          walked_27
+	JZ          walked_32
 	VMOVUPS     (AX), Z0
 	VSUBPS      Z16, Z0, Z0
 	VMAXPS      Z0, Z19, Z0
@@ -877,12 +1117,15 @@ lone_26:
 	VPORD       Z31, Z3, Z3
 	VMOVUPS     Z3, (R15)
 
-walked_27:
+walked_32:
 	MOVQ         m_base+136(FP), CX
 	VMOVUPS      (CX)(R10*1), Z0
+	VCMPPS       $0x00, Z30, Z0, K2
+	VMOVUPS.Z    v80000000<>+0(SB), K2, Z1
 	VSUBPS       Z16, Z0, Z0
 	MOVQ         m_base+136(FP), CX
 	VMOVUPS      Z16, (CX)(R10*1)
+	VMOVUPS      Z1, Z16
 	VMAXPS       Z0, Z19, Z0
 	VMOVUPS      Z21, Z1
 	VFMADD231PS  Z22, Z0, Z1
@@ -905,6 +1148,7 @@ walked_27:
 	VMOVUPS      (CX)(R10*1), Z2
 	VMOVUPS      Z2, Z0
 	VFMADD213PS  Z17, Z3, Z0
+	VPORD        Z16, Z3, Z3
 	VBROADCASTSS cbf800000<>+0(SB), Z1
 	VBLENDMPS    Z3, Z1, K7, Z3
 	VBLENDMPS    Z0, Z2, K7, Z0
@@ -940,9 +1184,9 @@ tail_4:
 	MOVQ         SI, AX
 	MOVQ         R8, BX
 	TESTQ        BX, BX
-	JZ           walked_31
+	JZ           walked_36
 
-key_30:
+key_35:
 	VMOVUPS.Z (AX), K1, Z0
 	VMULPS    Z18, Z0, Z0
 	VPCMPGTD  Z4, Z3, K2
@@ -957,9 +1201,9 @@ key_30:
 	VPADDD    Z5, Z4, Z4
 	ADDQ      DI, AX
 	DECQ      BX
-	JNZ       key_30
+	JNZ       key_35
 
-walked_31:
+walked_36:
 	KMOVW      K4, CX
 	ORL        CX, R11
 	VCMPPS     $0x04, Z30, Z16, K7
@@ -974,9 +1218,9 @@ walked_31:
 	MOVQ       SI, AX
 	MOVQ       R8, BX
 	SUBQ       $0x04, BX
-	JLT        pair_33
+	JLT        pair_38
 
-keys_32:
+keys_37:
 	VMOVUPS.Z   (AX), K1, Z0
 	VMOVUPS.Z   (AX)(DI*1), K1, Z4
 	VMOVUPS.Z   (AX)(DI*2), K1, Z8
@@ -1098,12 +1342,12 @@ keys_32:
 	LEAQ        (AX)(DI*4), AX
 	LEAQ        (R15)(R14*2), R15
 	SUBQ        $0x04, BX
-	JGE         keys_32
+	JGE         keys_37
 
-pair_33:
+pair_38:
 	ADDQ        $0x04, BX
 	CMPQ        BX, $0x02
-	JLT         lone_34
+	JLT         lone_39
 	VMOVUPS.Z   (AX), K1, Z0
 	VMOVUPS.Z   (AX)(DI*1), K1, Z4
 	VSUBPS      Z16, Z0, Z0
@@ -1167,9 +1411,9 @@ pair_33:
 	ADDQ        R14, R15
 	SUBQ        $0x02, BX
 
-lone_34:
+lone_39:
 	TESTQ       BX, BX
-	JZ          walked_35
+	JZ          walked_40
 	VMOVUPS.Z   (AX), K1, Z0
 	VSUBPS      Z16, Z0, Z0
 	VMAXPS      Z0, Z19, Z0
@@ -1202,12 +1446,15 @@ lone_34:
 	VPORD       Z31, Z3, Z3
 	VMOVUPS     Z3, K1, (R15)
 
-walked_35:
+walked_40:
 	MOVQ         m_base+136(FP), CX
 	VMOVUPS.Z    (CX)(R10*1), K1, Z0
+	VCMPPS       $0x00, Z30, Z0, K2
+	VMOVUPS.Z    v80000000<>+0(SB), K2, Z1
 	VSUBPS       Z16, Z0, Z0
 	MOVQ         m_base+136(FP), CX
 	VMOVUPS      Z16, K1, (CX)(R10*1)
+	VMOVUPS      Z1, Z16
 	VMAXPS       Z0, Z19, Z0
 	VMOVUPS      Z21, Z1
 	VFMADD231PS  Z22, Z0, Z1
@@ -1230,6 +1477,7 @@ walked_35:
 	VMOVUPS.Z    (CX)(R10*1), K1, Z2
 	VMOVUPS      Z2, Z0
 	VFMADD213PS  Z17, Z3, Z0
+	VPORD        Z16, Z3, Z3
 	VBROADCASTSS cbf800000<>+0(SB), Z1
 	VBLENDMPS    Z3, Z1, K7, Z3
 	VBLENDMPS    Z0, Z2, K7, Z0
@@ -1356,23 +1604,59 @@ DATA v7f800000<>+56(SB)/4, $0x7f800000
 DATA v7f800000<>+60(SB)/4, $0x7f800000
 GLOBL v7f800000<>(SB), RODATA|NOPTR, $64
 
-DATA vc2ae0000<>+0(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+4(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+8(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+12(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+16(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+20(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+24(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+28(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+32(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+36(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+40(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+44(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+48(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+52(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+56(SB)/4, $0xc2ae0000
-DATA vc2ae0000<>+60(SB)/4, $0xc2ae0000
-GLOBL vc2ae0000<>(SB), RODATA|NOPTR, $64
+DATA vc2240000<>+0(SB)/4, $0xc2240000
+DATA vc2240000<>+4(SB)/4, $0xc2240000
+DATA vc2240000<>+8(SB)/4, $0xc2240000
+DATA vc2240000<>+12(SB)/4, $0xc2240000
+DATA vc2240000<>+16(SB)/4, $0xc2240000
+DATA vc2240000<>+20(SB)/4, $0xc2240000
+DATA vc2240000<>+24(SB)/4, $0xc2240000
+DATA vc2240000<>+28(SB)/4, $0xc2240000
+DATA vc2240000<>+32(SB)/4, $0xc2240000
+DATA vc2240000<>+36(SB)/4, $0xc2240000
+DATA vc2240000<>+40(SB)/4, $0xc2240000
+DATA vc2240000<>+44(SB)/4, $0xc2240000
+DATA vc2240000<>+48(SB)/4, $0xc2240000
+DATA vc2240000<>+52(SB)/4, $0xc2240000
+DATA vc2240000<>+56(SB)/4, $0xc2240000
+DATA vc2240000<>+60(SB)/4, $0xc2240000
+GLOBL vc2240000<>(SB), RODATA|NOPTR, $64
+
+DATA pairtable<>+0(SB)/4, $0x00100000
+DATA pairtable<>+4(SB)/4, $0x00110001
+DATA pairtable<>+8(SB)/4, $0x00120002
+DATA pairtable<>+12(SB)/4, $0x00130003
+DATA pairtable<>+16(SB)/4, $0x00140004
+DATA pairtable<>+20(SB)/4, $0x00150005
+DATA pairtable<>+24(SB)/4, $0x00160006
+DATA pairtable<>+28(SB)/4, $0x00170007
+DATA pairtable<>+32(SB)/4, $0x00180008
+DATA pairtable<>+36(SB)/4, $0x00190009
+DATA pairtable<>+40(SB)/4, $0x001a000a
+DATA pairtable<>+44(SB)/4, $0x001b000b
+DATA pairtable<>+48(SB)/4, $0x001c000c
+DATA pairtable<>+52(SB)/4, $0x001d000d
+DATA pairtable<>+56(SB)/4, $0x001e000e
+DATA pairtable<>+60(SB)/4, $0x001f000f
+GLOBL pairtable<>(SB), RODATA|NOPTR, $64
+
+DATA vffff0000<>+0(SB)/4, $0xffff0000
+DATA vffff0000<>+4(SB)/4, $0xffff0000
+DATA vffff0000<>+8(SB)/4, $0xffff0000
+DATA vffff0000<>+12(SB)/4, $0xffff0000
+DATA vffff0000<>+16(SB)/4, $0xffff0000
+DATA vffff0000<>+20(SB)/4, $0xffff0000
+DATA vffff0000<>+24(SB)/4, $0xffff0000
+DATA vffff0000<>+28(SB)/4, $0xffff0000
+DATA vffff0000<>+32(SB)/4, $0xffff0000
+DATA vffff0000<>+36(SB)/4, $0xffff0000
+DATA vffff0000<>+40(SB)/4, $0xffff0000
+DATA vffff0000<>+44(SB)/4, $0xffff0000
+DATA vffff0000<>+48(SB)/4, $0xffff0000
+DATA vffff0000<>+52(SB)/4, $0xffff0000
+DATA vffff0000<>+56(SB)/4, $0xffff0000
+DATA vffff0000<>+60(SB)/4, $0xffff0000
+GLOBL vffff0000<>(SB), RODATA|NOPTR, $64
 
 DATA v21800000<>+0(SB)/4, $0x21800000
 DATA v21800000<>+4(SB)/4, $0x21800000
@@ -1391,6 +1675,24 @@ DATA v21800000<>+52(SB)/4, $0x21800000
 DATA v21800000<>+56(SB)/4, $0x21800000
 DATA v21800000<>+60(SB)/4, $0x21800000
 GLOBL v21800000<>(SB), RODATA|NOPTR, $64
+
+DATA vc2ae0000<>+0(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+4(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+8(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+12(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+16(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+20(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+24(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+28(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+32(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+36(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+40(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+44(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+48(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+52(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+56(SB)/4, $0xc2ae0000
+DATA vc2ae0000<>+60(SB)/4, $0xc2ae0000
+GLOBL vc2ae0000<>(SB), RODATA|NOPTR, $64
 
 DATA c00000001<>+0(SB)/4, $0x00000001
 GLOBL c00000001<>(SB), RODATA|NOPTR, $4

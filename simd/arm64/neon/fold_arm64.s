@@ -794,6 +794,609 @@ next_4:
 done_5:
 	RET
 
+// func FinishRowsBF16(out []uint16, ldout int, O []float32, ldO int, M, L, sink, lse, maxlogit []float32, n, cols, bypass int)
+TEXT ·FinishRowsBF16(SB), NOSPLIT, $0-208
+	MOVD  n+184(FP), R1
+	MOVD  $exp<>(SB), R6
+	FLDPQ (R6), (F0, F1)
+	MOVW  $0xc2d00000, R6
+	VDUP  R6, V2.S4
+	MOVW  $0x4b4000fe, R6
+	VDUP  R6, V3.S4
+	MOVW  $0x3f800000, R6
+	VDUP  R6, V4.S4
+	MOVW  $0x42b20000, R6
+	VDUP  R6, V5.S4
+	MOVD  out_base+0(FP), R6
+	MOVD  ldout+24(FP), R7
+	LSL   $2, R7, R7
+	LSR   $1, R7, R7
+	MOVD  O_base+32(FP), R8
+	MOVD  ldO+56(FP), R9
+	LSL   $2, R9, R9
+	MOVD  M_base+64(FP), R10
+	MOVD  L_base+88(FP), R11
+	MOVD  sink_base+112(FP), R12
+	MOVD  lse_base+136(FP), R13
+	MOVD  maxlogit_base+160(FP), R14
+
+fours_1:
+	CMP     $4, R1
+	BLT     single_2
+	MOVD    $4, R0
+	MOVW    $0xff800000, R5
+	VDUP    R5, V11.S4
+	FMOVQ.P 16(R10), F9
+	FMOVQ.P 16(R11), F10
+	WORD    $0x4e2be527 // fcmeq v7.4s, v9.4s, v11.4s
+	VMOV    V10.B16, V6.B16
+	CBZ     R12, none_6
+	FMOVQ.P 16(R12), F11
+	WORD    $0x4ea9d56b // fsub v11.4s, v11.4s, v9.4s
+	WORD    $0x4e22f56b // fmax v11.4s, v11.4s, v2.4s
+	WORD    $0x4ea5f56b // fmin v11.4s, v11.4s, v5.4s
+	VMOV    V3.B16, V12.B16
+	WORD    $0x4f80116c // fmla v12.4s, v11.4s, v0.s[0]
+	WORD    $0x4ea3d58d // fsub v13.4s, v12.4s, v3.4s
+	WORD    $0x4fa011ab // fmla v11.4s, v13.4s, v0.s[1]
+	VMOV    V11.B16, V14.B16
+	WORD    $0x4f8019ae // fmla v14.4s, v13.4s, v0.s[2]
+	VDUP    V1.S[0], V15.S4
+	WORD    $0x4fa019cf // fmla v15.4s, v14.4s, v0.s[3]
+	VDUP    V1.S[1], V16.S4
+	VFMLA   V15.S4, V14.S4, V16.S4
+	VDUP    V1.S[2], V15.S4
+	VFMLA   V16.S4, V14.S4, V15.S4
+	VDUP    V1.S[3], V16.S4
+	VFMLA   V15.S4, V14.S4, V16.S4
+	WORD    $0x6e2eddce // fmul v14.4s, v14.4s, v14.4s
+	WORD    $0x6e2ede0f // fmul v15.4s, v16.4s, v14.4s
+	WORD    $0x4f8019af // fmla v15.4s, v13.4s, v0.s[2]
+	WORD    $0x4e2fd56f // fadd v15.4s, v11.4s, v15.4s
+	WORD    $0x4e24d5ef // fadd v15.4s, v15.4s, v4.4s
+	VUSHR   $1, V12.S4, V14.S4
+	VSUB    V14.S4, V12.S4, V12.S4
+	VSHL    $23, V14.S4, V14.S4
+	VSHL    $23, V12.S4, V12.S4
+	WORD    $0x6e2eddef // fmul v15.4s, v15.4s, v14.4s
+	WORD    $0x6e2cddef // fmul v15.4s, v15.4s, v12.4s
+	WORD    $0x4e2fd4c6 // fadd v6.4s, v6.4s, v15.4s
+
+none_6:
+	CBZ     R13, none_7
+	MOVW    $0x7f800000, R5
+	VDUP    R5, V12.S4
+	WORD    $0x0e61794e // fcvtl v14.2d, v10.2s
+	WORD    $0x4e617954 // fcvtl2 v20.2d, v10.4s
+	MOVD    $9218868437227405312, R15
+	VDUP    R15, V13.D2
+	VAND    V13.B16, V14.B16, V15.B16
+	VAND    V13.B16, V20.B16, V21.B16
+	WORD    $0x4e61d9ef // scvtf v15.2d, v15.2d
+	WORD    $0x4e61dab5 // scvtf v21.2d, v21.2d
+	MOVD    $4372995238176751616, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6dddef // fmul v15.2d, v15.2d, v13.2d
+	WORD    $0x6e6ddeb5 // fmul v21.2d, v21.2d, v13.2d
+	MOVD    $4652209618980700160, R15
+	VDUP    R15, V13.D2
+	WORD    $0x4eedd5ef // fsub v15.2d, v15.2d, v13.2d
+	WORD    $0x4eedd6b5 // fsub v21.2d, v21.2d, v13.2d
+	MOVD    $4503599627370495, R15
+	VDUP    R15, V13.D2
+	VAND    V13.B16, V14.B16, V14.B16
+	VAND    V13.B16, V20.B16, V20.B16
+	MOVD    $4607182418800017408, R15
+	VDUP    R15, V13.D2
+	VORR    V13.B16, V14.B16, V14.B16
+	VORR    V13.B16, V20.B16, V20.B16
+	MOVD    $4609047870845172685, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6de5d0 // fcmge v16.2d, v14.2d, v13.2d
+	WORD    $0x6e6de696 // fcmge v22.2d, v20.2d, v13.2d
+	MOVD    $4602678819172646912, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6dddd3 // fmul v19.2d, v14.2d, v13.2d
+	WORD    $0x6e6dde99 // fmul v25.2d, v20.2d, v13.2d
+	VBIT    V16.B16, V19.B16, V14.B16
+	VBIT    V22.B16, V25.B16, V20.B16
+	MOVD    $4607182418800017408, R15
+	VDUP    R15, V13.D2
+	VAND    V13.B16, V16.B16, V19.B16
+	VAND    V13.B16, V22.B16, V25.B16
+	WORD    $0x4e73d5ef // fadd v15.2d, v15.2d, v19.2d
+	WORD    $0x4e79d6b5 // fadd v21.2d, v21.2d, v25.2d
+	WORD    $0x4eedd5d0 // fsub v16.2d, v14.2d, v13.2d
+	WORD    $0x4eedd696 // fsub v22.2d, v20.2d, v13.2d
+	WORD    $0x4e6dd5d3 // fadd v19.2d, v14.2d, v13.2d
+	WORD    $0x4e6dd699 // fadd v25.2d, v20.2d, v13.2d
+	WORD    $0x6e73fe10 // fdiv v16.2d, v16.2d, v19.2d
+	WORD    $0x6e79fed6 // fdiv v22.2d, v22.2d, v25.2d
+	WORD    $0x6e70de11 // fmul v17.2d, v16.2d, v16.2d
+	WORD    $0x6e76ded7 // fmul v23.2d, v22.2d, v22.2d
+	MOVD    $4586426698778222948, R15
+	VDUP    R15, V13.D2
+	VMOV    V13.B16, V18.B16
+	VMOV    V13.B16, V24.B16
+	MOVD    $4587023449039406616, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4587745830934523688, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4588638185040256542, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4589468260265693457, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4590207312512236308, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4591215111030249286, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4592670820000712476, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4594314991293244562, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4596373779694328218, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	MOVD    $4599676419421066581, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x4e6dd718 // fadd v24.2d, v24.2d, v13.2d
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x6e77df18 // fmul v24.2d, v24.2d, v23.2d
+	WORD    $0x4e70d610 // fadd v16.2d, v16.2d, v16.2d
+	WORD    $0x4e76d6d6 // fadd v22.2d, v22.2d, v22.2d
+	WORD    $0x6e70de52 // fmul v18.2d, v18.2d, v16.2d
+	WORD    $0x6e76df18 // fmul v24.2d, v24.2d, v22.2d
+	MOVD    $4461442080421002358, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6dddf3 // fmul v19.2d, v15.2d, v13.2d
+	WORD    $0x6e6ddeb9 // fmul v25.2d, v21.2d, v13.2d
+	WORD    $0x4e73d652 // fadd v18.2d, v18.2d, v19.2d
+	WORD    $0x4e79d718 // fadd v24.2d, v24.2d, v25.2d
+	WORD    $0x4e72d610 // fadd v16.2d, v16.2d, v18.2d
+	WORD    $0x4e78d6d6 // fadd v22.2d, v22.2d, v24.2d
+	MOVD    $4604418534311723008, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6dddef // fmul v15.2d, v15.2d, v13.2d
+	WORD    $0x6e6ddeb5 // fmul v21.2d, v21.2d, v13.2d
+	WORD    $0x4e70d5ef // fadd v15.2d, v15.2d, v16.2d
+	WORD    $0x4e76d6b5 // fadd v21.2d, v21.2d, v22.2d
+	WORD    $0x0e6169eb // fcvtn v11.2s, v15.2d
+	WORD    $0x4e616aab // fcvtn2 v11.4s, v21.2d
+	MOVW    $0x7f800000, R15
+	VDUP    R15, V13.S4
+	WORD    $0x4e2de54e // fcmeq v14.4s, v10.4s, v13.4s
+	VBIT    V14.B16, V13.B16, V11.B16
+	VEOR    V13.B16, V13.B16, V13.B16
+	WORD    $0x6e2de54e // fcmge v14.4s, v10.4s, v13.4s
+	WORD    $0x6e2059ce // not v14.16b, v14.16b
+	VORR    V14.B16, V11.B16, V11.B16
+	MOVW    $0xff800000, R15
+	VDUP    R15, V13.S4
+	WORD    $0x4ea0d94e // fcmeq v14.4s, v10.4s, #0.0
+	VBIT    V14.B16, V13.B16, V11.B16
+	WORD    $0x4e2bd52b // fadd v11.4s, v9.4s, v11.4s
+	VBIT    V7.B16, V12.B16, V11.B16
+	FMOVQ.P F11, 16(R13)
+
+none_7:
+	CBZ     R14, none_8
+	VEOR    V11.B16, V11.B16, V11.B16
+	WORD    $0x4e2bd52b // fadd v11.4s, v9.4s, v11.4s
+	WORD    $0x4e2ae54c // fcmeq v12.4s, v10.4s, v10.4s
+	VORR    V7.B16, V12.B16, V12.B16
+	WORD    $0x6e20598c // not v12.16b, v12.16b
+	VORR    V12.B16, V11.B16, V11.B16
+	FMOVQ.P F11, 16(R14)
+
+none_8:
+	JMP row_3
+
+single_2:
+	CMP     $0, R1
+	BLE     done_5
+	MOVD    $1, R0
+	MOVW    $0xff800000, R5
+	VDUP    R5, V11.S4
+	FMOVS.P 4(R10), F9
+	FMOVS.P 4(R11), F10
+	WORD    $0x4e2be527 // fcmeq v7.4s, v9.4s, v11.4s
+	VMOV    V10.B16, V6.B16
+	CBZ     R12, none_9
+	FMOVS.P 4(R12), F11
+	WORD    $0x4ea9d56b // fsub v11.4s, v11.4s, v9.4s
+	WORD    $0x4e22f56b // fmax v11.4s, v11.4s, v2.4s
+	WORD    $0x4ea5f56b // fmin v11.4s, v11.4s, v5.4s
+	VMOV    V3.B16, V12.B16
+	WORD    $0x4f80116c // fmla v12.4s, v11.4s, v0.s[0]
+	WORD    $0x4ea3d58d // fsub v13.4s, v12.4s, v3.4s
+	WORD    $0x4fa011ab // fmla v11.4s, v13.4s, v0.s[1]
+	VMOV    V11.B16, V14.B16
+	WORD    $0x4f8019ae // fmla v14.4s, v13.4s, v0.s[2]
+	VDUP    V1.S[0], V15.S4
+	WORD    $0x4fa019cf // fmla v15.4s, v14.4s, v0.s[3]
+	VDUP    V1.S[1], V16.S4
+	VFMLA   V15.S4, V14.S4, V16.S4
+	VDUP    V1.S[2], V15.S4
+	VFMLA   V16.S4, V14.S4, V15.S4
+	VDUP    V1.S[3], V16.S4
+	VFMLA   V15.S4, V14.S4, V16.S4
+	WORD    $0x6e2eddce // fmul v14.4s, v14.4s, v14.4s
+	WORD    $0x6e2ede0f // fmul v15.4s, v16.4s, v14.4s
+	WORD    $0x4f8019af // fmla v15.4s, v13.4s, v0.s[2]
+	WORD    $0x4e2fd56f // fadd v15.4s, v11.4s, v15.4s
+	WORD    $0x4e24d5ef // fadd v15.4s, v15.4s, v4.4s
+	VUSHR   $1, V12.S4, V14.S4
+	VSUB    V14.S4, V12.S4, V12.S4
+	VSHL    $23, V14.S4, V14.S4
+	VSHL    $23, V12.S4, V12.S4
+	WORD    $0x6e2eddef // fmul v15.4s, v15.4s, v14.4s
+	WORD    $0x6e2cddef // fmul v15.4s, v15.4s, v12.4s
+	WORD    $0x4e2fd4c6 // fadd v6.4s, v6.4s, v15.4s
+
+none_9:
+	CBZ     R13, none_10
+	MOVW    $0x7f800000, R5
+	VDUP    R5, V12.S4
+	WORD    $0x0e61794e // fcvtl v14.2d, v10.2s
+	MOVD    $9218868437227405312, R15
+	VDUP    R15, V13.D2
+	VAND    V13.B16, V14.B16, V15.B16
+	WORD    $0x4e61d9ef // scvtf v15.2d, v15.2d
+	MOVD    $4372995238176751616, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6dddef // fmul v15.2d, v15.2d, v13.2d
+	MOVD    $4652209618980700160, R15
+	VDUP    R15, V13.D2
+	WORD    $0x4eedd5ef // fsub v15.2d, v15.2d, v13.2d
+	MOVD    $4503599627370495, R15
+	VDUP    R15, V13.D2
+	VAND    V13.B16, V14.B16, V14.B16
+	MOVD    $4607182418800017408, R15
+	VDUP    R15, V13.D2
+	VORR    V13.B16, V14.B16, V14.B16
+	MOVD    $4609047870845172685, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6de5d0 // fcmge v16.2d, v14.2d, v13.2d
+	MOVD    $4602678819172646912, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6dddd3 // fmul v19.2d, v14.2d, v13.2d
+	VBIT    V16.B16, V19.B16, V14.B16
+	MOVD    $4607182418800017408, R15
+	VDUP    R15, V13.D2
+	VAND    V13.B16, V16.B16, V19.B16
+	WORD    $0x4e73d5ef // fadd v15.2d, v15.2d, v19.2d
+	WORD    $0x4eedd5d0 // fsub v16.2d, v14.2d, v13.2d
+	WORD    $0x4e6dd5d3 // fadd v19.2d, v14.2d, v13.2d
+	WORD    $0x6e73fe10 // fdiv v16.2d, v16.2d, v19.2d
+	WORD    $0x6e70de11 // fmul v17.2d, v16.2d, v16.2d
+	MOVD    $4586426698778222948, R15
+	VDUP    R15, V13.D2
+	VMOV    V13.B16, V18.B16
+	MOVD    $4587023449039406616, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4587745830934523688, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4588638185040256542, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4589468260265693457, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4590207312512236308, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4591215111030249286, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4592670820000712476, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4594314991293244562, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4596373779694328218, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	MOVD    $4599676419421066581, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e6dd652 // fadd v18.2d, v18.2d, v13.2d
+	WORD    $0x6e71de52 // fmul v18.2d, v18.2d, v17.2d
+	WORD    $0x4e70d610 // fadd v16.2d, v16.2d, v16.2d
+	WORD    $0x6e70de52 // fmul v18.2d, v18.2d, v16.2d
+	MOVD    $4461442080421002358, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6dddf3 // fmul v19.2d, v15.2d, v13.2d
+	WORD    $0x4e73d652 // fadd v18.2d, v18.2d, v19.2d
+	WORD    $0x4e72d610 // fadd v16.2d, v16.2d, v18.2d
+	MOVD    $4604418534311723008, R15
+	VDUP    R15, V13.D2
+	WORD    $0x6e6dddef // fmul v15.2d, v15.2d, v13.2d
+	WORD    $0x4e70d5ef // fadd v15.2d, v15.2d, v16.2d
+	WORD    $0x0e6169eb // fcvtn v11.2s, v15.2d
+	MOVW    $0x7f800000, R15
+	VDUP    R15, V13.S4
+	WORD    $0x4e2de54e // fcmeq v14.4s, v10.4s, v13.4s
+	VBIT    V14.B16, V13.B16, V11.B16
+	VEOR    V13.B16, V13.B16, V13.B16
+	WORD    $0x6e2de54e // fcmge v14.4s, v10.4s, v13.4s
+	WORD    $0x6e2059ce // not v14.16b, v14.16b
+	VORR    V14.B16, V11.B16, V11.B16
+	MOVW    $0xff800000, R15
+	VDUP    R15, V13.S4
+	WORD    $0x4ea0d94e // fcmeq v14.4s, v10.4s, #0.0
+	VBIT    V14.B16, V13.B16, V11.B16
+	WORD    $0x4e2bd52b // fadd v11.4s, v9.4s, v11.4s
+	VBIT    V7.B16, V12.B16, V11.B16
+	FMOVS.P F11, 4(R13)
+
+none_10:
+	CBZ     R14, none_11
+	VEOR    V11.B16, V11.B16, V11.B16
+	WORD    $0x4e2bd52b // fadd v11.4s, v9.4s, v11.4s
+	WORD    $0x4e2ae54c // fcmeq v12.4s, v10.4s, v10.4s
+	VORR    V7.B16, V12.B16, V12.B16
+	WORD    $0x6e20598c // not v12.16b, v12.16b
+	VORR    V12.B16, V11.B16, V11.B16
+	FMOVS.P F11, 4(R14)
+
+none_11:
+
+row_3:
+	FMOVS F7, R5
+	CBNZ  R5, empty_12
+	VDUP  V6.S[0], V8.S4
+	MOVD  R8, R3
+	MOVD  R6, R2
+	MOVD  cols+192(FP), R4
+	MOVW  $0x00000001, R5
+	VDUP  R5, V17.S4
+	MOVW  $0x00007fff, R5
+	VDUP  R5, V18.S4
+	MOVW  $0x00400000, R5
+	VDUP  R5, V19.S4
+	SUBS  $16, R4, R4
+	BLT   rest_14
+
+loop_13:
+	VLD1.P  64(R3), [V9.S4, V10.S4, V11.S4, V12.S4]
+	WORD    $0x6e28fd29 // fdiv v9.4s, v9.4s, v8.4s
+	WORD    $0x6e28fd4a // fdiv v10.4s, v10.4s, v8.4s
+	WORD    $0x6e28fd6b // fdiv v11.4s, v11.4s, v8.4s
+	WORD    $0x6e28fd8c // fdiv v12.4s, v12.4s, v8.4s
+	VUSHR   $16, V9.S4, V13.S4
+	WORD    $0x4e29e534 // fcmeq v20.4s, v9.4s, v9.4s
+	VUSHR   $16, V10.S4, V14.S4
+	WORD    $0x4e2ae555 // fcmeq v21.4s, v10.4s, v10.4s
+	VUSHR   $16, V11.S4, V15.S4
+	WORD    $0x4e2be576 // fcmeq v22.4s, v11.4s, v11.4s
+	VUSHR   $16, V12.S4, V16.S4
+	WORD    $0x4e2ce597 // fcmeq v23.4s, v12.4s, v12.4s
+	VAND    V17.B16, V13.B16, V13.B16
+	VADD    V18.S4, V13.S4, V13.S4
+	VADD    V9.S4, V13.S4, V13.S4
+	VORR    V19.B16, V9.B16, V9.B16
+	VAND    V17.B16, V14.B16, V14.B16
+	VADD    V18.S4, V14.S4, V14.S4
+	VADD    V10.S4, V14.S4, V14.S4
+	VORR    V19.B16, V10.B16, V10.B16
+	VAND    V17.B16, V15.B16, V15.B16
+	VADD    V18.S4, V15.S4, V15.S4
+	VADD    V11.S4, V15.S4, V15.S4
+	VORR    V19.B16, V11.B16, V11.B16
+	VAND    V17.B16, V16.B16, V16.B16
+	VADD    V18.S4, V16.S4, V16.S4
+	VADD    V12.S4, V16.S4, V16.S4
+	VORR    V19.B16, V12.B16, V12.B16
+	VBIT    V20.B16, V13.B16, V9.B16
+	VBIT    V21.B16, V14.B16, V10.B16
+	VBIT    V22.B16, V15.B16, V11.B16
+	VBIT    V23.B16, V16.B16, V12.B16
+	VUZP2   V10.H8, V9.H8, V9.H8
+	VUZP2   V12.H8, V11.H8, V10.H8
+	FSTPQ.P (F9, F10), 32(R2)
+	SUBS    $16, R4, R4
+	BGE     loop_13
+
+rest_14:
+	ADD  $16, R4, R4
+	SUBS $4, R4, R4
+	BLT  rest_16
+
+loop_15:
+	VLD1.P  16(R3), [V9.S4]
+	WORD    $0x6e28fd29 // fdiv v9.4s, v9.4s, v8.4s
+	VUSHR   $16, V9.S4, V13.S4
+	WORD    $0x4e29e534 // fcmeq v20.4s, v9.4s, v9.4s
+	VAND    V17.B16, V13.B16, V13.B16
+	VADD    V18.S4, V13.S4, V13.S4
+	VADD    V9.S4, V13.S4, V13.S4
+	VORR    V19.B16, V9.B16, V9.B16
+	VBIT    V20.B16, V13.B16, V9.B16
+	VUZP2   V9.H8, V9.H8, V9.H8
+	FMOVD.P F9, 8(R2)
+	SUBS    $4, R4, R4
+	BGE     loop_15
+
+rest_16:
+	ADD  $4, R4, R4
+	SUBS $1, R4, R4
+	BLT  rest_18
+
+loop_17:
+	FMOVS.P 4(R3), F9
+	WORD    $0x6e28fd29 // fdiv v9.4s, v9.4s, v8.4s
+	VUSHR   $16, V9.S4, V13.S4
+	WORD    $0x4e29e534 // fcmeq v20.4s, v9.4s, v9.4s
+	VAND    V17.B16, V13.B16, V13.B16
+	VADD    V18.S4, V13.S4, V13.S4
+	VADD    V9.S4, V13.S4, V13.S4
+	VORR    V19.B16, V9.B16, V9.B16
+	VBIT    V20.B16, V13.B16, V9.B16
+	VUZP2   V9.H8, V9.H8, V9.H8
+	VST1.P  V9.H[0], 2(R2)
+	SUBS    $1, R4, R4
+	BGE     loop_17
+
+rest_18:
+	ADD $1, R4, R4
+	JMP next_4
+
+empty_12:
+	MOVD R8, R3
+	MOVD R6, R2
+	MOVD cols+192(FP), R4
+	MOVW $0x00000001, R5
+	VDUP R5, V17.S4
+	MOVW $0x00007fff, R5
+	VDUP R5, V18.S4
+	MOVW $0x00400000, R5
+	VDUP R5, V19.S4
+	SUBS $16, R4, R4
+	BLT  rest_20
+
+loop_19:
+	VEOR    V9.B16, V9.B16, V9.B16
+	VEOR    V10.B16, V10.B16, V10.B16
+	VEOR    V11.B16, V11.B16, V11.B16
+	VEOR    V12.B16, V12.B16, V12.B16
+	VUSHR   $16, V9.S4, V13.S4
+	WORD    $0x4e29e534 // fcmeq v20.4s, v9.4s, v9.4s
+	VUSHR   $16, V10.S4, V14.S4
+	WORD    $0x4e2ae555 // fcmeq v21.4s, v10.4s, v10.4s
+	VUSHR   $16, V11.S4, V15.S4
+	WORD    $0x4e2be576 // fcmeq v22.4s, v11.4s, v11.4s
+	VUSHR   $16, V12.S4, V16.S4
+	WORD    $0x4e2ce597 // fcmeq v23.4s, v12.4s, v12.4s
+	VAND    V17.B16, V13.B16, V13.B16
+	VADD    V18.S4, V13.S4, V13.S4
+	VADD    V9.S4, V13.S4, V13.S4
+	VORR    V19.B16, V9.B16, V9.B16
+	VAND    V17.B16, V14.B16, V14.B16
+	VADD    V18.S4, V14.S4, V14.S4
+	VADD    V10.S4, V14.S4, V14.S4
+	VORR    V19.B16, V10.B16, V10.B16
+	VAND    V17.B16, V15.B16, V15.B16
+	VADD    V18.S4, V15.S4, V15.S4
+	VADD    V11.S4, V15.S4, V15.S4
+	VORR    V19.B16, V11.B16, V11.B16
+	VAND    V17.B16, V16.B16, V16.B16
+	VADD    V18.S4, V16.S4, V16.S4
+	VADD    V12.S4, V16.S4, V16.S4
+	VORR    V19.B16, V12.B16, V12.B16
+	VBIT    V20.B16, V13.B16, V9.B16
+	VBIT    V21.B16, V14.B16, V10.B16
+	VBIT    V22.B16, V15.B16, V11.B16
+	VBIT    V23.B16, V16.B16, V12.B16
+	VUZP2   V10.H8, V9.H8, V9.H8
+	VUZP2   V12.H8, V11.H8, V10.H8
+	FSTPQ.P (F9, F10), 32(R2)
+	SUBS    $16, R4, R4
+	BGE     loop_19
+
+rest_20:
+	ADD  $16, R4, R4
+	SUBS $4, R4, R4
+	BLT  rest_22
+
+loop_21:
+	VEOR    V9.B16, V9.B16, V9.B16
+	VUSHR   $16, V9.S4, V13.S4
+	WORD    $0x4e29e534 // fcmeq v20.4s, v9.4s, v9.4s
+	VAND    V17.B16, V13.B16, V13.B16
+	VADD    V18.S4, V13.S4, V13.S4
+	VADD    V9.S4, V13.S4, V13.S4
+	VORR    V19.B16, V9.B16, V9.B16
+	VBIT    V20.B16, V13.B16, V9.B16
+	VUZP2   V9.H8, V9.H8, V9.H8
+	FMOVD.P F9, 8(R2)
+	SUBS    $4, R4, R4
+	BGE     loop_21
+
+rest_22:
+	ADD  $4, R4, R4
+	SUBS $1, R4, R4
+	BLT  rest_24
+
+loop_23:
+	VEOR   V9.B16, V9.B16, V9.B16
+	VUSHR  $16, V9.S4, V13.S4
+	WORD   $0x4e29e534 // fcmeq v20.4s, v9.4s, v9.4s
+	VAND   V17.B16, V13.B16, V13.B16
+	VADD   V18.S4, V13.S4, V13.S4
+	VADD   V9.S4, V13.S4, V13.S4
+	VORR   V19.B16, V9.B16, V9.B16
+	VBIT   V20.B16, V13.B16, V9.B16
+	VUZP2  V9.H8, V9.H8, V9.H8
+	VST1.P V9.H[0], 2(R2)
+	SUBS   $1, R4, R4
+	BGE    loop_23
+
+rest_24:
+	ADD $1, R4, R4
+
+next_4:
+	ADD  R7, R6, R6
+	ADD  R9, R8, R8
+	VEXT $4, V6.B16, V6.B16, V6.B16
+	VEXT $4, V7.B16, V7.B16, V7.B16
+	SUB  $1, R1, R1
+	SUBS $1, R0, R0
+	BNE  row_3
+	JMP  fours_1
+
+done_5:
+	RET
+
 // func MergeRows(out, lse, parts, partsLSE []float32, p, n, d int)
 TEXT ·MergeRows(SB), NOSPLIT, $0-120
 	MOVD  n+104(FP), R1

@@ -705,19 +705,32 @@ rest_4:
 	MOVD R2, ret+24(FP)
 	RET
 
-// func Prefetch(x []byte)
-TEXT ·Prefetch(SB), NOSPLIT, $0-24
+// func Prefetch(x []byte, ld, n, rows int)
+TEXT ·Prefetch(SB), NOSPLIT, $0-48
 	MOVD x_base+0(FP), R0
-	MOVD x_len+8(FP), R1
-	CBZ  R1, done_2
-	ADD  R0, R1, R1
-	AND  $-64, R0, R0
+	MOVD ld+24(FP), R1
+	MOVD n+32(FP), R2
+	MOVD rows+40(FP), R3
 
-loop_1:
-	PRFM (R0), PLDL1KEEP
-	ADD  $64, R0, R0
-	CMP  R1, R0
-	BLO  loop_1
+row_1:
+	SUBS $1, R3, R3
+	BLT  done_2
+	MOVD R0, R4
+	MOVD R2, R5
+	CMP  $0, R5
+	BLE  asked_4
+	ADD  R4, R5, R5
+	AND  $-64, R4, R4
+
+line_3:
+	PRFM (R4), PLDL1KEEP
+	ADD  $64, R4, R4
+	CMP  R5, R4
+	BLO  line_3
+
+asked_4:
+	ADD R1, R0, R0
+	JMP row_1
 
 done_2:
 	RET

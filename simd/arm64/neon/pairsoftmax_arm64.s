@@ -732,8 +732,13 @@ rest_22:
 
 plain_10:
 	FMOVQ (R3), F8
+	MOVW  $0xff800000, R14
+	VDUP  R14, V14.S4
+	WORD  $0x4e2ee50e // fcmeq v14.4s, v8.4s, v14.4s
+	VSHL  $31, V14.S4, V14.S4
 	WORD  $0x4ea5d508 // fsub v8.4s, v8.4s, v5.4s
 	FMOVQ F5, (R3)
+	VMOV  V14.B16, V5.B16
 	WORD  $0x4e22f508 // fmax v8.4s, v8.4s, v2.4s
 	VMOV  V3.B16, V9.B16
 	WORD  $0x4f801109 // fmla v9.4s, v8.4s, v0.s[0]
@@ -762,6 +767,7 @@ plain_10:
 	WORD  $0x6e29dd8c // fmul v12.4s, v12.4s, v9.4s
 	FMOVQ (R4), F14
 	VFMLA V12.S4, V14.S4, V6.S4
+	VORR  V5.B16, V12.B16, V12.B16
 	FMOVQ F6, (R4)
 	FMOVQ F12, (R5)
 	JMP   group_4
@@ -969,8 +975,13 @@ loop_27:
 rest_28:
 	ADD   $1, R13, R13
 	FMOVQ (R3), F10
+	MOVW  $0xff800000, R14
+	VDUP  R14, V17.S4
+	WORD  $0x4e31e551 // fcmeq v17.4s, v10.4s, v17.4s
+	VSHL  $31, V17.S4, V17.S4
 	WORD  $0x4ea5d54a // fsub v10.4s, v10.4s, v5.4s
 	FMOVQ F5, (R3)
+	VMOV  V17.B16, V5.B16
 	WORD  $0x4e22f54a // fmax v10.4s, v10.4s, v2.4s
 	VMOV  V3.B16, V11.B16
 	WORD  $0x4f80114b // fmla v11.4s, v10.4s, v0.s[0]
@@ -999,6 +1010,7 @@ rest_28:
 	WORD  $0x6e2bddef // fmul v15.4s, v15.4s, v11.4s
 	FMOVQ (R4), F17
 	VFMLA V15.S4, V17.S4, V6.S4
+	VORR  V5.B16, V15.B16, V15.B16
 	VBIF  V13.B16, V17.B16, V6.B16
 	MOVW  $0xbf800000, R14
 	VDUP  R14, V10.S4
@@ -1231,8 +1243,13 @@ loop_35:
 rest_36:
 	ADD   $1, R13, R13
 	FMOVS (R3), F10
+	MOVW  $0xff800000, R14
+	VDUP  R14, V17.S4
+	WORD  $0x4e31e551 // fcmeq v17.4s, v10.4s, v17.4s
+	VSHL  $31, V17.S4, V17.S4
 	WORD  $0x4ea5d54a // fsub v10.4s, v10.4s, v5.4s
 	FMOVS F5, (R3)
+	VMOV  V17.B16, V5.B16
 	WORD  $0x4e22f54a // fmax v10.4s, v10.4s, v2.4s
 	VMOV  V3.B16, V11.B16
 	WORD  $0x4f80114b // fmla v11.4s, v10.4s, v0.s[0]
@@ -1261,6 +1278,7 @@ rest_36:
 	WORD  $0x6e2bddef // fmul v15.4s, v15.4s, v11.4s
 	FMOVS (R4), F17
 	VFMLA V15.S4, V17.S4, V6.S4
+	VORR  V5.B16, V15.B16, V15.B16
 	VBIF  V13.B16, V17.B16, V6.B16
 	MOVW  $0xbf800000, R14
 	VDUP  R14, V10.S4

@@ -4,8 +4,22 @@
 
 #include "textflag.h"
 
-// func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
-TEXT ·ValueTilePairs(SB), NOSPLIT, $0-144
+// func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int, next []byte)
+TEXT ·ValueTilePairs(SB), NOSPLIT, $0-168
+	MOVD next_base+144(FP), R0
+	MOVD next_len+152(FP), R1
+	CMP  $0, R1
+	BLE  asked_2
+	ADD  R0, R1, R1
+	AND  $-64, R0, R0
+
+line_1:
+	PRFM (R0), PLDL1KEEP
+	ADD  $64, R0, R0
+	CMP  R1, R0
+	BLO  line_1
+
+asked_2:
 	MOVD v_base+64(FP), R9
 	MOVD cols+136(FP), R10
 	MOVD ldv+88(FP), R11
@@ -18,9 +32,9 @@ TEXT ·ValueTilePairs(SB), NOSPLIT, $0-144
 	LSL  $1, R12, R12
 	LSL  $2, R13, R13
 
-strip_1:
+strip_3:
 	CMP  $12, R10
-	BLT  strip_end_2
+	BLT  strip_end_4
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -28,30 +42,30 @@ strip_1:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_3:
+rows_5:
 	CMP $10, R2
-	BGT tile_5
+	BGT tile_7
 	CMP $8, R2
-	BGT tile_6
+	BGT tile_8
 	CMP $7, R2
-	BGT tile_5
+	BGT tile_7
 	CMP $6, R2
-	BGT tile_7
-	CMP $5, R2
-	BGT tile_6
-	CMP $4, R2
-	BGT tile_8
-	CMP $3, R2
-	BGT tile_7
-	CMP $2, R2
-	BGT tile_8
-	CMP $1, R2
 	BGT tile_9
-	CMP $0, R2
+	CMP $5, R2
+	BGT tile_8
+	CMP $4, R2
 	BGT tile_10
-	JMP rows_end_4
+	CMP $3, R2
+	BGT tile_9
+	CMP $2, R2
+	BGT tile_10
+	CMP $1, R2
+	BGT tile_11
+	CMP $0, R2
+	BGT tile_12
+	JMP rows_end_6
 
-tile_5:
+tile_7:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -86,15 +100,24 @@ tile_5:
 	FMOVQ 32(R6), F28
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_11
+	CBZ   R7, plain_13
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V29.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_12
+	BEQ   leave_14
+	CMPW  R15, R7
+	BNE   scale_15
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_14
+
+scale_15:
 	FMOVS R7, F30
 	WORD  $0x4f9e90a5 // fmul v5.4s, v5.4s, v30.s[0]
 	WORD  $0x4ea0f8bf // fabs v31.4s, v5.4s
@@ -109,10 +132,18 @@ tile_5:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V7.B16, V7.B16
 
-leave_12:
+leave_14:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_13
+	BEQ   leave_16
+	CMPW  R15, R7
+	BNE   scale_17
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_16
+
+scale_17:
 	FMOVS R7, F30
 	WORD  $0x4f9e9108 // fmul v8.4s, v8.4s, v30.s[0]
 	WORD  $0x4ea0f91f // fabs v31.4s, v8.4s
@@ -127,10 +158,18 @@ leave_12:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V10.B16, V10.B16
 
-leave_13:
+leave_16:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_14
+	BEQ   leave_18
+	CMPW  R15, R7
+	BNE   scale_19
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_18
+
+scale_19:
 	FMOVS R7, F30
 	WORD  $0x4f9e916b // fmul v11.4s, v11.4s, v30.s[0]
 	WORD  $0x4ea0f97f // fabs v31.4s, v11.4s
@@ -145,10 +184,18 @@ leave_13:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V13.B16, V13.B16
 
-leave_14:
+leave_18:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_15
+	BEQ   leave_20
+	CMPW  R15, R7
+	BNE   scale_21
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_20
+
+scale_21:
 	FMOVS R7, F30
 	WORD  $0x4f9e91ce // fmul v14.4s, v14.4s, v30.s[0]
 	WORD  $0x4ea0f9df // fabs v31.4s, v14.4s
@@ -163,10 +210,18 @@ leave_14:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V16.B16, V16.B16
 
-leave_15:
+leave_20:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_16
+	BEQ   leave_22
+	CMPW  R15, R7
+	BNE   scale_23
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_22
+
+scale_23:
 	FMOVS R7, F30
 	WORD  $0x4f9e9231 // fmul v17.4s, v17.4s, v30.s[0]
 	WORD  $0x4ea0fa3f // fabs v31.4s, v17.4s
@@ -181,10 +236,18 @@ leave_15:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V19.B16, V19.B16
 
-leave_16:
+leave_22:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_17
+	BEQ   leave_24
+	CMPW  R15, R7
+	BNE   scale_25
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	VEOR  V22.B16, V22.B16, V22.B16
+	JMP   leave_24
+
+scale_25:
 	FMOVS R7, F30
 	WORD  $0x4f9e9294 // fmul v20.4s, v20.4s, v30.s[0]
 	WORD  $0x4ea0fa9f // fabs v31.4s, v20.4s
@@ -199,10 +262,18 @@ leave_16:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V22.B16, V22.B16
 
-leave_17:
+leave_24:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_18
+	BEQ   leave_26
+	CMPW  R15, R7
+	BNE   scale_27
+	VEOR  V23.B16, V23.B16, V23.B16
+	VEOR  V24.B16, V24.B16, V24.B16
+	VEOR  V25.B16, V25.B16, V25.B16
+	JMP   leave_26
+
+scale_27:
 	FMOVS R7, F30
 	WORD  $0x4f9e92f7 // fmul v23.4s, v23.4s, v30.s[0]
 	WORD  $0x4ea0faff // fabs v31.4s, v23.4s
@@ -217,10 +288,18 @@ leave_17:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V25.B16, V25.B16
 
-leave_18:
+leave_26:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_19
+	BEQ   leave_28
+	CMPW  R15, R7
+	BNE   scale_29
+	VEOR  V26.B16, V26.B16, V26.B16
+	VEOR  V27.B16, V27.B16, V27.B16
+	VEOR  V28.B16, V28.B16, V28.B16
+	JMP   leave_28
+
+scale_29:
 	FMOVS R7, F30
 	WORD  $0x4f9e935a // fmul v26.4s, v26.4s, v30.s[0]
 	WORD  $0x4ea0fb5f // fabs v31.4s, v26.4s
@@ -235,18 +314,18 @@ leave_18:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V28.B16, V28.B16
 
-leave_19:
+leave_28:
 
-plain_11:
+plain_13:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_22
+	BLE  keys_end_32
 	TST  $3, R3
-	BEQ  group_21
+	BEQ  group_31
 
-step_20:
+step_30:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F29
@@ -312,19 +391,19 @@ step_20:
 	WORD  $0x4fa21bbc // fmla v28.4s, v29.4s, v2.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_24
+	JMP   added_34
 
-passed_23:
+passed_33:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_24:
+added_34:
 	SUBS $1, R3, R3
-	BEQ  keys_end_22
+	BEQ  keys_end_32
 	TST  $3, R3
-	BNE  step_20
+	BNE  step_30
 
-group_21:
+group_31:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F29
@@ -586,9 +665,9 @@ group_21:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_21
+	BNE   group_31
 
-keys_end_22:
+keys_end_32:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -623,9 +702,9 @@ keys_end_22:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_6:
+tile_8:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -652,15 +731,24 @@ tile_6:
 	FMOVQ 32(R6), F22
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_25
+	CBZ   R7, plain_35
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V23.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_26
+	BEQ   leave_36
+	CMPW  R15, R7
+	BNE   scale_37
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_36
+
+scale_37:
 	FMOVS R7, F24
 	WORD  $0x4f9890a5 // fmul v5.4s, v5.4s, v24.s[0]
 	WORD  $0x4ea0f8b9 // fabs v25.4s, v5.4s
@@ -675,10 +763,18 @@ tile_6:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V7.B16, V7.B16
 
-leave_26:
+leave_36:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_27
+	BEQ   leave_38
+	CMPW  R15, R7
+	BNE   scale_39
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_38
+
+scale_39:
 	FMOVS R7, F24
 	WORD  $0x4f989108 // fmul v8.4s, v8.4s, v24.s[0]
 	WORD  $0x4ea0f919 // fabs v25.4s, v8.4s
@@ -693,10 +789,18 @@ leave_26:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V10.B16, V10.B16
 
-leave_27:
+leave_38:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_28
+	BEQ   leave_40
+	CMPW  R15, R7
+	BNE   scale_41
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_40
+
+scale_41:
 	FMOVS R7, F24
 	WORD  $0x4f98916b // fmul v11.4s, v11.4s, v24.s[0]
 	WORD  $0x4ea0f979 // fabs v25.4s, v11.4s
@@ -711,10 +815,18 @@ leave_27:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V13.B16, V13.B16
 
-leave_28:
+leave_40:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_29
+	BEQ   leave_42
+	CMPW  R15, R7
+	BNE   scale_43
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_42
+
+scale_43:
 	FMOVS R7, F24
 	WORD  $0x4f9891ce // fmul v14.4s, v14.4s, v24.s[0]
 	WORD  $0x4ea0f9d9 // fabs v25.4s, v14.4s
@@ -729,10 +841,18 @@ leave_28:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V16.B16, V16.B16
 
-leave_29:
+leave_42:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_30
+	BEQ   leave_44
+	CMPW  R15, R7
+	BNE   scale_45
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_44
+
+scale_45:
 	FMOVS R7, F24
 	WORD  $0x4f989231 // fmul v17.4s, v17.4s, v24.s[0]
 	WORD  $0x4ea0fa39 // fabs v25.4s, v17.4s
@@ -747,10 +867,18 @@ leave_29:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V19.B16, V19.B16
 
-leave_30:
+leave_44:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_31
+	BEQ   leave_46
+	CMPW  R15, R7
+	BNE   scale_47
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	VEOR  V22.B16, V22.B16, V22.B16
+	JMP   leave_46
+
+scale_47:
 	FMOVS R7, F24
 	WORD  $0x4f989294 // fmul v20.4s, v20.4s, v24.s[0]
 	WORD  $0x4ea0fa99 // fabs v25.4s, v20.4s
@@ -765,18 +893,18 @@ leave_30:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V22.B16, V22.B16
 
-leave_31:
+leave_46:
 
-plain_25:
+plain_35:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_34
+	BLE  keys_end_50
 	TST  $3, R3
-	BEQ  group_33
+	BEQ  group_49
 
-step_32:
+step_48:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F23
@@ -830,19 +958,19 @@ step_32:
 	WORD  $0x4fa212f6 // fmla v22.4s, v23.4s, v2.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_36
+	JMP   added_52
 
-passed_35:
+passed_51:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_36:
+added_52:
 	SUBS $1, R3, R3
-	BEQ  keys_end_34
+	BEQ  keys_end_50
 	TST  $3, R3
-	BNE  step_32
+	BNE  step_48
 
-group_33:
+group_49:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F23
@@ -1056,9 +1184,9 @@ group_33:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_33
+	BNE   group_49
 
-keys_end_34:
+keys_end_50:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -1085,9 +1213,9 @@ keys_end_34:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_7:
+tile_9:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
@@ -1106,15 +1234,24 @@ tile_7:
 	FMOVQ 32(R6), F14
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_37
+	CBZ   R7, plain_53
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V15.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_38
+	BEQ   leave_54
+	CMPW  R15, R7
+	BNE   scale_55
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_54
+
+scale_55:
 	FMOVS R7, F16
 	WORD  $0x4f909063 // fmul v3.4s, v3.4s, v16.s[0]
 	WORD  $0x4ea0f871 // fabs v17.4s, v3.4s
@@ -1129,10 +1266,18 @@ tile_7:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V5.B16, V5.B16
 
-leave_38:
+leave_54:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_39
+	BEQ   leave_56
+	CMPW  R15, R7
+	BNE   scale_57
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_56
+
+scale_57:
 	FMOVS R7, F16
 	WORD  $0x4f9090c6 // fmul v6.4s, v6.4s, v16.s[0]
 	WORD  $0x4ea0f8d1 // fabs v17.4s, v6.4s
@@ -1147,10 +1292,18 @@ leave_38:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V8.B16, V8.B16
 
-leave_39:
+leave_56:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_40
+	BEQ   leave_58
+	CMPW  R15, R7
+	BNE   scale_59
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_58
+
+scale_59:
 	FMOVS R7, F16
 	WORD  $0x4f909129 // fmul v9.4s, v9.4s, v16.s[0]
 	WORD  $0x4ea0f931 // fabs v17.4s, v9.4s
@@ -1165,10 +1318,18 @@ leave_39:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V11.B16, V11.B16
 
-leave_40:
+leave_58:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_41
+	BEQ   leave_60
+	CMPW  R15, R7
+	BNE   scale_61
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_60
+
+scale_61:
 	FMOVS R7, F16
 	WORD  $0x4f90918c // fmul v12.4s, v12.4s, v16.s[0]
 	WORD  $0x4ea0f991 // fabs v17.4s, v12.4s
@@ -1183,18 +1344,18 @@ leave_40:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V14.B16, V14.B16
 
-leave_41:
+leave_60:
 
-plain_37:
+plain_53:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_44
+	BLE  keys_end_64
 	TST  $3, R3
-	BEQ  group_43
+	BEQ  group_63
 
-step_42:
+step_62:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F15
 	VAND  V0.B16, V1.B16, V2.B16
@@ -1233,19 +1394,19 @@ step_42:
 	WORD  $0x4fa119ee // fmla v14.4s, v15.4s, v1.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_46
+	JMP   added_66
 
-passed_45:
+passed_65:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_46:
+added_66:
 	SUBS $1, R3, R3
-	BEQ  keys_end_44
+	BEQ  keys_end_64
 	TST  $3, R3
-	BNE  step_42
+	BNE  step_62
 
-group_43:
+group_63:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F15
 	VAND  V0.B16, V1.B16, V2.B16
@@ -1399,9 +1560,9 @@ group_43:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_43
+	BNE   group_63
 
-keys_end_44:
+keys_end_64:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
@@ -1420,9 +1581,9 @@ keys_end_44:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_8:
+tile_10:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -1437,15 +1598,24 @@ tile_8:
 	FMOVQ 32(R6), F13
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_47
+	CBZ   R7, plain_67
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V14.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_48
+	BEQ   leave_68
+	CMPW  R15, R7
+	BNE   scale_69
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_68
+
+scale_69:
 	FMOVS R7, F15
 	WORD  $0x4f8f90a5 // fmul v5.4s, v5.4s, v15.s[0]
 	WORD  $0x4ea0f8b0 // fabs v16.4s, v5.4s
@@ -1460,10 +1630,18 @@ tile_8:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V7.B16, V7.B16
 
-leave_48:
+leave_68:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_49
+	BEQ   leave_70
+	CMPW  R15, R7
+	BNE   scale_71
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_70
+
+scale_71:
 	FMOVS R7, F15
 	WORD  $0x4f8f9108 // fmul v8.4s, v8.4s, v15.s[0]
 	WORD  $0x4ea0f910 // fabs v16.4s, v8.4s
@@ -1478,10 +1656,18 @@ leave_48:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V10.B16, V10.B16
 
-leave_49:
+leave_70:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_50
+	BEQ   leave_72
+	CMPW  R15, R7
+	BNE   scale_73
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_72
+
+scale_73:
 	FMOVS R7, F15
 	WORD  $0x4f8f916b // fmul v11.4s, v11.4s, v15.s[0]
 	WORD  $0x4ea0f970 // fabs v16.4s, v11.4s
@@ -1496,18 +1682,18 @@ leave_49:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V13.B16, V13.B16
 
-leave_50:
+leave_72:
 
-plain_47:
+plain_67:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_53
+	BLE  keys_end_76
 	TST  $3, R3
-	BEQ  group_52
+	BEQ  group_75
 
-step_51:
+step_74:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F14
@@ -1543,19 +1729,19 @@ step_51:
 	WORD  $0x4f8211cd // fmla v13.4s, v14.4s, v2.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_55
+	JMP   added_78
 
-passed_54:
+passed_77:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_55:
+added_78:
 	SUBS $1, R3, R3
-	BEQ  keys_end_53
+	BEQ  keys_end_76
 	TST  $3, R3
-	BNE  step_51
+	BNE  step_74
 
-group_52:
+group_75:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F14
@@ -1697,9 +1883,9 @@ group_52:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_52
+	BNE   group_75
 
-keys_end_53:
+keys_end_76:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -1714,9 +1900,9 @@ keys_end_53:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_9:
+tile_11:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
@@ -1727,15 +1913,24 @@ tile_9:
 	FMOVQ 32(R6), F8
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_56
+	CBZ   R7, plain_79
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V9.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_57
+	BEQ   leave_80
+	CMPW  R15, R7
+	BNE   scale_81
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_80
+
+scale_81:
 	FMOVS R7, F10
 	WORD  $0x4f8a9063 // fmul v3.4s, v3.4s, v10.s[0]
 	WORD  $0x4ea0f86b // fabs v11.4s, v3.4s
@@ -1750,10 +1945,18 @@ tile_9:
 	WORD  $0x4ea9356b // cmgt v11.4s, v11.4s, v9.4s
 	VAND  V11.B16, V5.B16, V5.B16
 
-leave_57:
+leave_80:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_58
+	BEQ   leave_82
+	CMPW  R15, R7
+	BNE   scale_83
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_82
+
+scale_83:
 	FMOVS R7, F10
 	WORD  $0x4f8a90c6 // fmul v6.4s, v6.4s, v10.s[0]
 	WORD  $0x4ea0f8cb // fabs v11.4s, v6.4s
@@ -1768,18 +1971,18 @@ leave_57:
 	WORD  $0x4ea9356b // cmgt v11.4s, v11.4s, v9.4s
 	VAND  V11.B16, V8.B16, V8.B16
 
-leave_58:
+leave_82:
 
-plain_56:
+plain_79:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_61
+	BLE  keys_end_86
 	TST  $3, R3
-	BEQ  group_60
+	BEQ  group_85
 
-step_59:
+step_84:
 	FMOVD (R5), F1
 	FMOVQ (R4), F9
 	VAND  V0.B16, V1.B16, V2.B16
@@ -1806,19 +2009,19 @@ step_59:
 	WORD  $0x4fa11128 // fmla v8.4s, v9.4s, v1.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_63
+	JMP   added_88
 
-passed_62:
+passed_87:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_63:
+added_88:
 	SUBS $1, R3, R3
-	BEQ  keys_end_61
+	BEQ  keys_end_86
 	TST  $3, R3
-	BNE  step_59
+	BNE  step_84
 
-group_60:
+group_85:
 	FMOVD (R5), F1
 	FMOVQ (R4), F9
 	VAND  V0.B16, V1.B16, V2.B16
@@ -1924,9 +2127,9 @@ group_60:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_60
+	BNE   group_85
 
-keys_end_61:
+keys_end_86:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
@@ -1937,24 +2140,33 @@ keys_end_61:
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_10:
+tile_12:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
 	FMOVQ 32(R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_64
+	CBZ   R7, plain_89
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_65
+	BEQ   leave_90
+	CMPW  R15, R7
+	BNE   scale_91
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_90
+
+scale_91:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
@@ -1969,18 +2181,18 @@ tile_10:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_65:
+leave_90:
 
-plain_64:
+plain_89:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_68
+	BLE  keys_end_94
 	TST  $3, R3
-	BEQ  group_67
+	BEQ  group_93
 
-step_66:
+step_92:
 	FMOVS (R5), F1
 	FMOVQ (R4), F6
 	VAND  V0.B16, V1.B16, V2.B16
@@ -2001,19 +2213,19 @@ step_66:
 	WORD  $0x4f8110c5 // fmla v5.4s, v6.4s, v1.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_70
+	JMP   added_96
 
-passed_69:
+passed_95:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_70:
+added_96:
 	SUBS $1, R3, R3
-	BEQ  keys_end_68
+	BEQ  keys_end_94
 	TST  $3, R3
-	BNE  step_66
+	BNE  step_92
 
-group_67:
+group_93:
 	FMOVS (R5), F1
 	FMOVQ (R4), F6
 	VAND  V0.B16, V1.B16, V2.B16
@@ -2095,27 +2307,27 @@ group_67:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_67
+	BNE   group_93
 
-keys_end_68:
+keys_end_94:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-rows_end_4:
+rows_end_6:
 	ADD $48, R9, R9
 	SUB $12, R10, R10
-	JMP strip_1
+	JMP strip_3
 
-strip_end_2:
+strip_end_4:
 
-strip_71:
+strip_97:
 	CMP  $8, R10
-	BLT  strip_end_72
+	BLT  strip_end_98
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -2123,30 +2335,30 @@ strip_71:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_73:
+rows_99:
 	CMP $10, R2
-	BGT tile_75
+	BGT tile_101
 	CMP $8, R2
-	BGT tile_76
+	BGT tile_102
 	CMP $7, R2
-	BGT tile_75
+	BGT tile_101
 	CMP $6, R2
-	BGT tile_77
+	BGT tile_103
 	CMP $5, R2
-	BGT tile_76
+	BGT tile_102
 	CMP $4, R2
-	BGT tile_78
+	BGT tile_104
 	CMP $3, R2
-	BGT tile_77
+	BGT tile_103
 	CMP $2, R2
-	BGT tile_78
+	BGT tile_104
 	CMP $1, R2
-	BGT tile_79
+	BGT tile_105
 	CMP $0, R2
-	BGT tile_80
-	JMP rows_end_74
+	BGT tile_106
+	JMP rows_end_100
 
-tile_75:
+tile_101:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -2173,15 +2385,23 @@ tile_75:
 	FMOVQ 16(R6), F20
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_81
+	CBZ   R7, plain_107
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V21.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_82
+	BEQ   leave_108
+	CMPW  R15, R7
+	BNE   scale_109
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_108
+
+scale_109:
 	FMOVS R7, F22
 	WORD  $0x4f9690a5 // fmul v5.4s, v5.4s, v22.s[0]
 	WORD  $0x4ea0f8b7 // fabs v23.4s, v5.4s
@@ -2192,10 +2412,17 @@ tile_75:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V6.B16, V6.B16
 
-leave_82:
+leave_108:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_83
+	BEQ   leave_110
+	CMPW  R15, R7
+	BNE   scale_111
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_110
+
+scale_111:
 	FMOVS R7, F22
 	WORD  $0x4f9690e7 // fmul v7.4s, v7.4s, v22.s[0]
 	WORD  $0x4ea0f8f7 // fabs v23.4s, v7.4s
@@ -2206,10 +2433,17 @@ leave_82:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V8.B16, V8.B16
 
-leave_83:
+leave_110:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_84
+	BEQ   leave_112
+	CMPW  R15, R7
+	BNE   scale_113
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_112
+
+scale_113:
 	FMOVS R7, F22
 	WORD  $0x4f969129 // fmul v9.4s, v9.4s, v22.s[0]
 	WORD  $0x4ea0f937 // fabs v23.4s, v9.4s
@@ -2220,10 +2454,17 @@ leave_83:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V10.B16, V10.B16
 
-leave_84:
+leave_112:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_85
+	BEQ   leave_114
+	CMPW  R15, R7
+	BNE   scale_115
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_114
+
+scale_115:
 	FMOVS R7, F22
 	WORD  $0x4f96916b // fmul v11.4s, v11.4s, v22.s[0]
 	WORD  $0x4ea0f977 // fabs v23.4s, v11.4s
@@ -2234,10 +2475,17 @@ leave_84:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V12.B16, V12.B16
 
-leave_85:
+leave_114:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_86
+	BEQ   leave_116
+	CMPW  R15, R7
+	BNE   scale_117
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_116
+
+scale_117:
 	FMOVS R7, F22
 	WORD  $0x4f9691ad // fmul v13.4s, v13.4s, v22.s[0]
 	WORD  $0x4ea0f9b7 // fabs v23.4s, v13.4s
@@ -2248,10 +2496,17 @@ leave_85:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V14.B16, V14.B16
 
-leave_86:
+leave_116:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_87
+	BEQ   leave_118
+	CMPW  R15, R7
+	BNE   scale_119
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_118
+
+scale_119:
 	FMOVS R7, F22
 	WORD  $0x4f9691ef // fmul v15.4s, v15.4s, v22.s[0]
 	WORD  $0x4ea0f9f7 // fabs v23.4s, v15.4s
@@ -2262,10 +2517,17 @@ leave_86:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V16.B16, V16.B16
 
-leave_87:
+leave_118:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_88
+	BEQ   leave_120
+	CMPW  R15, R7
+	BNE   scale_121
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_120
+
+scale_121:
 	FMOVS R7, F22
 	WORD  $0x4f969231 // fmul v17.4s, v17.4s, v22.s[0]
 	WORD  $0x4ea0fa37 // fabs v23.4s, v17.4s
@@ -2276,10 +2538,17 @@ leave_87:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V18.B16, V18.B16
 
-leave_88:
+leave_120:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_89
+	BEQ   leave_122
+	CMPW  R15, R7
+	BNE   scale_123
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	JMP   leave_122
+
+scale_123:
 	FMOVS R7, F22
 	WORD  $0x4f969273 // fmul v19.4s, v19.4s, v22.s[0]
 	WORD  $0x4ea0fa77 // fabs v23.4s, v19.4s
@@ -2290,18 +2559,18 @@ leave_88:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V20.B16, V20.B16
 
-leave_89:
+leave_122:
 
-plain_81:
+plain_107:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_92
+	BLE  keys_end_126
 	TST  $3, R3
-	BEQ  group_91
+	BEQ  group_125
 
-step_90:
+step_124:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F21
@@ -2348,19 +2617,19 @@ step_90:
 	WORD  $0x4fa21ad4 // fmla v20.4s, v22.4s, v2.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_94
+	JMP   added_128
 
-passed_93:
+passed_127:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_94:
+added_128:
 	SUBS $1, R3, R3
-	BEQ  keys_end_92
+	BEQ  keys_end_126
 	TST  $3, R3
-	BNE  step_90
+	BNE  step_124
 
-group_91:
+group_125:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F21
@@ -2546,9 +2815,9 @@ group_91:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_91
+	BNE   group_125
 
-keys_end_92:
+keys_end_126:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -2575,9 +2844,9 @@ keys_end_92:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_76:
+tile_102:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -2598,15 +2867,23 @@ tile_76:
 	FMOVQ 16(R6), F16
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_95
+	CBZ   R7, plain_129
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V17.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_96
+	BEQ   leave_130
+	CMPW  R15, R7
+	BNE   scale_131
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_130
+
+scale_131:
 	FMOVS R7, F18
 	WORD  $0x4f9290a5 // fmul v5.4s, v5.4s, v18.s[0]
 	WORD  $0x4ea0f8b3 // fabs v19.4s, v5.4s
@@ -2617,10 +2894,17 @@ tile_76:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V6.B16, V6.B16
 
-leave_96:
+leave_130:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_97
+	BEQ   leave_132
+	CMPW  R15, R7
+	BNE   scale_133
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_132
+
+scale_133:
 	FMOVS R7, F18
 	WORD  $0x4f9290e7 // fmul v7.4s, v7.4s, v18.s[0]
 	WORD  $0x4ea0f8f3 // fabs v19.4s, v7.4s
@@ -2631,10 +2915,17 @@ leave_96:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V8.B16, V8.B16
 
-leave_97:
+leave_132:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_98
+	BEQ   leave_134
+	CMPW  R15, R7
+	BNE   scale_135
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_134
+
+scale_135:
 	FMOVS R7, F18
 	WORD  $0x4f929129 // fmul v9.4s, v9.4s, v18.s[0]
 	WORD  $0x4ea0f933 // fabs v19.4s, v9.4s
@@ -2645,10 +2936,17 @@ leave_97:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V10.B16, V10.B16
 
-leave_98:
+leave_134:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_99
+	BEQ   leave_136
+	CMPW  R15, R7
+	BNE   scale_137
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_136
+
+scale_137:
 	FMOVS R7, F18
 	WORD  $0x4f92916b // fmul v11.4s, v11.4s, v18.s[0]
 	WORD  $0x4ea0f973 // fabs v19.4s, v11.4s
@@ -2659,10 +2957,17 @@ leave_98:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V12.B16, V12.B16
 
-leave_99:
+leave_136:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_100
+	BEQ   leave_138
+	CMPW  R15, R7
+	BNE   scale_139
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_138
+
+scale_139:
 	FMOVS R7, F18
 	WORD  $0x4f9291ad // fmul v13.4s, v13.4s, v18.s[0]
 	WORD  $0x4ea0f9b3 // fabs v19.4s, v13.4s
@@ -2673,10 +2978,17 @@ leave_99:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V14.B16, V14.B16
 
-leave_100:
+leave_138:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_101
+	BEQ   leave_140
+	CMPW  R15, R7
+	BNE   scale_141
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_140
+
+scale_141:
 	FMOVS R7, F18
 	WORD  $0x4f9291ef // fmul v15.4s, v15.4s, v18.s[0]
 	WORD  $0x4ea0f9f3 // fabs v19.4s, v15.4s
@@ -2687,18 +2999,18 @@ leave_100:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V16.B16, V16.B16
 
-leave_101:
+leave_140:
 
-plain_95:
+plain_129:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_104
+	BLE  keys_end_144
 	TST  $3, R3
-	BEQ  group_103
+	BEQ  group_143
 
-step_102:
+step_142:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F17
@@ -2737,19 +3049,19 @@ step_102:
 	WORD  $0x4fa21250 // fmla v16.4s, v18.4s, v2.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_106
+	JMP   added_146
 
-passed_105:
+passed_145:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_106:
+added_146:
 	SUBS $1, R3, R3
-	BEQ  keys_end_104
+	BEQ  keys_end_144
 	TST  $3, R3
-	BNE  step_102
+	BNE  step_142
 
-group_103:
+group_143:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F17
@@ -2903,9 +3215,9 @@ group_103:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_103
+	BNE   group_143
 
-keys_end_104:
+keys_end_144:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -2926,9 +3238,9 @@ keys_end_104:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_77:
+tile_103:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
@@ -2943,15 +3255,23 @@ tile_77:
 	FMOVQ 16(R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_107
+	CBZ   R7, plain_147
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_108
+	BEQ   leave_148
+	CMPW  R15, R7
+	BNE   scale_149
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_148
+
+scale_149:
 	FMOVS R7, F12
 	WORD  $0x4f8c9063 // fmul v3.4s, v3.4s, v12.s[0]
 	WORD  $0x4ea0f86d // fabs v13.4s, v3.4s
@@ -2962,10 +3282,17 @@ tile_77:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V4.B16, V4.B16
 
-leave_108:
+leave_148:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_109
+	BEQ   leave_150
+	CMPW  R15, R7
+	BNE   scale_151
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_150
+
+scale_151:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
@@ -2976,10 +3303,17 @@ leave_108:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_109:
+leave_150:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_110
+	BEQ   leave_152
+	CMPW  R15, R7
+	BNE   scale_153
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_152
+
+scale_153:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
@@ -2990,10 +3324,17 @@ leave_109:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_110:
+leave_152:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_111
+	BEQ   leave_154
+	CMPW  R15, R7
+	BNE   scale_155
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_154
+
+scale_155:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
@@ -3004,18 +3345,18 @@ leave_110:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_111:
+leave_154:
 
-plain_107:
+plain_147:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_114
+	BLE  keys_end_158
 	TST  $3, R3
-	BEQ  group_113
+	BEQ  group_157
 
-step_112:
+step_156:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F11
 	VAND  V0.B16, V1.B16, V2.B16
@@ -3043,19 +3384,19 @@ step_112:
 	WORD  $0x4fa1198a // fmla v10.4s, v12.4s, v1.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_116
+	JMP   added_160
 
-passed_115:
+passed_159:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_116:
+added_160:
 	SUBS $1, R3, R3
-	BEQ  keys_end_114
+	BEQ  keys_end_158
 	TST  $3, R3
-	BNE  step_112
+	BNE  step_156
 
-group_113:
+group_157:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F11
 	VAND  V0.B16, V1.B16, V2.B16
@@ -3165,9 +3506,9 @@ group_113:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_113
+	BNE   group_157
 
-keys_end_114:
+keys_end_158:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
@@ -3182,9 +3523,9 @@ keys_end_114:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_78:
+tile_104:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -3196,15 +3537,23 @@ tile_78:
 	FMOVQ 16(R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_117
+	CBZ   R7, plain_161
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_118
+	BEQ   leave_162
+	CMPW  R15, R7
+	BNE   scale_163
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_162
+
+scale_163:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
@@ -3215,10 +3564,17 @@ tile_78:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_118:
+leave_162:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_119
+	BEQ   leave_164
+	CMPW  R15, R7
+	BNE   scale_165
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_164
+
+scale_165:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
@@ -3229,10 +3585,17 @@ leave_118:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_119:
+leave_164:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_120
+	BEQ   leave_166
+	CMPW  R15, R7
+	BNE   scale_167
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_166
+
+scale_167:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
@@ -3243,18 +3606,18 @@ leave_119:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_120:
+leave_166:
 
-plain_117:
+plain_161:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_123
+	BLE  keys_end_170
 	TST  $3, R3
-	BEQ  group_122
+	BEQ  group_169
 
-step_121:
+step_168:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F11
@@ -3281,19 +3644,19 @@ step_121:
 	WORD  $0x4f82118a // fmla v10.4s, v12.4s, v2.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_125
+	JMP   added_172
 
-passed_124:
+passed_171:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_125:
+added_172:
 	SUBS $1, R3, R3
-	BEQ  keys_end_123
+	BEQ  keys_end_170
 	TST  $3, R3
-	BNE  step_121
+	BNE  step_168
 
-group_122:
+group_169:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F11
@@ -3399,9 +3762,9 @@ group_122:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_122
+	BNE   group_169
 
-keys_end_123:
+keys_end_170:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -3413,9 +3776,9 @@ keys_end_123:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_79:
+tile_105:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
@@ -3424,15 +3787,23 @@ tile_79:
 	FMOVQ 16(R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_126
+	CBZ   R7, plain_173
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_127
+	BEQ   leave_174
+	CMPW  R15, R7
+	BNE   scale_175
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_174
+
+scale_175:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
@@ -3443,10 +3814,17 @@ tile_79:
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_127:
+leave_174:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_128
+	BEQ   leave_176
+	CMPW  R15, R7
+	BNE   scale_177
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_176
+
+scale_177:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
@@ -3457,18 +3835,18 @@ leave_127:
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_128:
+leave_176:
 
-plain_126:
+plain_173:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_131
+	BLE  keys_end_180
 	TST  $3, R3
-	BEQ  group_130
+	BEQ  group_179
 
-step_129:
+step_178:
 	FMOVD (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -3488,19 +3866,19 @@ step_129:
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_133
+	JMP   added_182
 
-passed_132:
+passed_181:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_133:
+added_182:
 	SUBS $1, R3, R3
-	BEQ  keys_end_131
+	BEQ  keys_end_180
 	TST  $3, R3
-	BNE  step_129
+	BNE  step_178
 
-group_130:
+group_179:
 	FMOVD (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -3578,9 +3956,9 @@ group_130:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_130
+	BNE   group_179
 
-keys_end_131:
+keys_end_180:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
@@ -3589,23 +3967,31 @@ keys_end_131:
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_80:
+tile_106:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_134
+	CBZ   R7, plain_183
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_135
+	BEQ   leave_184
+	CMPW  R15, R7
+	BNE   scale_185
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_184
+
+scale_185:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
@@ -3616,18 +4002,18 @@ tile_80:
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_135:
+leave_184:
 
-plain_134:
+plain_183:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_138
+	BLE  keys_end_188
 	TST  $3, R3
-	BEQ  group_137
+	BEQ  group_187
 
-step_136:
+step_186:
 	FMOVS (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -3643,19 +4029,19 @@ step_136:
 	WORD  $0x4f8110c4 // fmla v4.4s, v6.4s, v1.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_140
+	JMP   added_190
 
-passed_139:
+passed_189:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_140:
+added_190:
 	SUBS $1, R3, R3
-	BEQ  keys_end_138
+	BEQ  keys_end_188
 	TST  $3, R3
-	BNE  step_136
+	BNE  step_186
 
-group_137:
+group_187:
 	FMOVS (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -3717,25 +4103,25 @@ group_137:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_137
+	BNE   group_187
 
-keys_end_138:
+keys_end_188:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-rows_end_74:
+rows_end_100:
 	ADD $32, R9, R9
 	SUB $8, R10, R10
 
-strip_end_72:
+strip_end_98:
 
-strip_141:
+strip_191:
 	CMP  $4, R10
-	BLT  strip_end_142
+	BLT  strip_end_192
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -3743,30 +4129,30 @@ strip_141:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_143:
+rows_193:
 	CMP $10, R2
-	BGT tile_145
+	BGT tile_195
 	CMP $8, R2
-	BGT tile_146
+	BGT tile_196
 	CMP $7, R2
-	BGT tile_145
+	BGT tile_195
 	CMP $6, R2
-	BGT tile_147
+	BGT tile_197
 	CMP $5, R2
-	BGT tile_146
+	BGT tile_196
 	CMP $4, R2
-	BGT tile_148
+	BGT tile_198
 	CMP $3, R2
-	BGT tile_147
+	BGT tile_197
 	CMP $2, R2
-	BGT tile_148
+	BGT tile_198
 	CMP $1, R2
-	BGT tile_149
+	BGT tile_199
 	CMP $0, R2
-	BGT tile_150
-	JMP rows_end_144
+	BGT tile_200
+	JMP rows_end_194
 
-tile_145:
+tile_195:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -3785,101 +4171,150 @@ tile_145:
 	FMOVQ (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_151
+	CBZ   R7, plain_201
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_152
+	BEQ   leave_202
+	CMPW  R15, R7
+	BNE   scale_203
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_202
+
+scale_203:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_152:
+leave_202:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_153
+	BEQ   leave_204
+	CMPW  R15, R7
+	BNE   scale_205
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_204
+
+scale_205:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_153:
+leave_204:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_154
+	BEQ   leave_206
+	CMPW  R15, R7
+	BNE   scale_207
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_206
+
+scale_207:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_154:
+leave_206:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_155
+	BEQ   leave_208
+	CMPW  R15, R7
+	BNE   scale_209
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_208
+
+scale_209:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_155:
+leave_208:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_156
+	BEQ   leave_210
+	CMPW  R15, R7
+	BNE   scale_211
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_210
+
+scale_211:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_156:
+leave_210:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_157
+	BEQ   leave_212
+	CMPW  R15, R7
+	BNE   scale_213
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_212
+
+scale_213:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_157:
+leave_212:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_158
+	BEQ   leave_214
+	CMPW  R15, R7
+	BNE   scale_215
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_214
+
+scale_215:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_158:
+leave_214:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_159
+	BEQ   leave_216
+	CMPW  R15, R7
+	BNE   scale_217
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_216
+
+scale_217:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_159:
+leave_216:
 
-plain_151:
+plain_201:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_162
+	BLE  keys_end_220
 
-step_160:
+step_218:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F13
@@ -3907,17 +4342,17 @@ step_160:
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_164
+	JMP   added_222
 
-passed_163:
+passed_221:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_164:
+added_222:
 	SUBS $1, R3, R3
-	BNE  step_160
+	BNE  step_218
 
-keys_end_162:
+keys_end_220:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -3936,9 +4371,9 @@ keys_end_162:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_146:
+tile_196:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -3953,81 +4388,118 @@ tile_146:
 	FMOVQ (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_165
+	CBZ   R7, plain_223
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_166
+	BEQ   leave_224
+	CMPW  R15, R7
+	BNE   scale_225
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_224
+
+scale_225:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_166:
+leave_224:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_167
+	BEQ   leave_226
+	CMPW  R15, R7
+	BNE   scale_227
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_226
+
+scale_227:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_167:
+leave_226:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_168
+	BEQ   leave_228
+	CMPW  R15, R7
+	BNE   scale_229
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_228
+
+scale_229:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_168:
+leave_228:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_169
+	BEQ   leave_230
+	CMPW  R15, R7
+	BNE   scale_231
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_230
+
+scale_231:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_169:
+leave_230:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_170
+	BEQ   leave_232
+	CMPW  R15, R7
+	BNE   scale_233
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_232
+
+scale_233:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_170:
+leave_232:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_171
+	BEQ   leave_234
+	CMPW  R15, R7
+	BNE   scale_235
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_234
+
+scale_235:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_171:
+leave_234:
 
-plain_165:
+plain_223:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_174
+	BLE  keys_end_238
 
-step_172:
+step_236:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F11
@@ -4051,17 +4523,17 @@ step_172:
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_176
+	JMP   added_240
 
-passed_175:
+passed_239:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_176:
+added_240:
 	SUBS $1, R3, R3
-	BNE  step_172
+	BNE  step_236
 
-keys_end_174:
+keys_end_238:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -4076,9 +4548,9 @@ keys_end_174:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_147:
+tile_197:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
@@ -4089,61 +4561,86 @@ tile_147:
 	FMOVQ (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_177
+	CBZ   R7, plain_241
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_178
+	BEQ   leave_242
+	CMPW  R15, R7
+	BNE   scale_243
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_242
+
+scale_243:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_178:
+leave_242:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_179
+	BEQ   leave_244
+	CMPW  R15, R7
+	BNE   scale_245
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_244
+
+scale_245:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_179:
+leave_244:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_180
+	BEQ   leave_246
+	CMPW  R15, R7
+	BNE   scale_247
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_246
+
+scale_247:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_180:
+leave_246:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_181
+	BEQ   leave_248
+	CMPW  R15, R7
+	BNE   scale_249
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_248
+
+scale_249:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_181:
+leave_248:
 
-plain_177:
+plain_241:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_184
+	BLE  keys_end_252
 
-step_182:
+step_250:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -4160,17 +4657,17 @@ step_182:
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_186
+	JMP   added_254
 
-passed_185:
+passed_253:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_186:
+added_254:
 	SUBS $1, R3, R3
-	BNE  step_182
+	BNE  step_250
 
-keys_end_184:
+keys_end_252:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F4, (R1)
@@ -4181,9 +4678,9 @@ keys_end_184:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_148:
+tile_198:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -4192,51 +4689,70 @@ tile_148:
 	FMOVQ (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_187
+	CBZ   R7, plain_255
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_188
+	BEQ   leave_256
+	CMPW  R15, R7
+	BNE   scale_257
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_256
+
+scale_257:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_188:
+leave_256:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_189
+	BEQ   leave_258
+	CMPW  R15, R7
+	BNE   scale_259
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_258
+
+scale_259:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_189:
+leave_258:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_190
+	BEQ   leave_260
+	CMPW  R15, R7
+	BNE   scale_261
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_260
+
+scale_261:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_190:
+leave_260:
 
-plain_187:
+plain_255:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_193
+	BLE  keys_end_264
 
-step_191:
+step_262:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F8
@@ -4254,17 +4770,17 @@ step_191:
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_195
+	JMP   added_266
 
-passed_194:
+passed_265:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_195:
+added_266:
 	SUBS $1, R3, R3
-	BNE  step_191
+	BNE  step_262
 
-keys_end_193:
+keys_end_264:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -4273,50 +4789,63 @@ keys_end_193:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_149:
+tile_199:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_196
+	CBZ   R7, plain_267
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_197
+	BEQ   leave_268
+	CMPW  R15, R7
+	BNE   scale_269
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_268
+
+scale_269:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_197:
+leave_268:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_198
+	BEQ   leave_270
+	CMPW  R15, R7
+	BNE   scale_271
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_270
+
+scale_271:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_198:
+leave_270:
 
-plain_196:
+plain_267:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_201
+	BLE  keys_end_274
 
-step_199:
+step_272:
 	FMOVD (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -4329,55 +4858,62 @@ step_199:
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_203
+	JMP   added_276
 
-passed_202:
+passed_275:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_203:
+added_276:
 	SUBS $1, R3, R3
-	BNE  step_199
+	BNE  step_272
 
-keys_end_201:
+keys_end_274:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_150:
+tile_200:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_204
+	CBZ   R7, plain_277
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_205
+	BEQ   leave_278
+	CMPW  R15, R7
+	BNE   scale_279
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_278
+
+scale_279:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_205:
+leave_278:
 
-plain_204:
+plain_277:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_208
+	BLE  keys_end_282
 
-step_206:
+step_280:
 	FMOVS (R5), F1
 	FMOVQ (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -4388,32 +4924,32 @@ step_206:
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_210
+	JMP   added_284
 
-passed_209:
+passed_283:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_210:
+added_284:
 	SUBS $1, R3, R3
-	BNE  step_206
+	BNE  step_280
 
-keys_end_208:
+keys_end_282:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-rows_end_144:
+rows_end_194:
 	ADD $16, R9, R9
 	SUB $4, R10, R10
 
-strip_end_142:
+strip_end_192:
 
-strip_211:
+strip_285:
 	CMP  $2, R10
-	BLT  strip_end_212
+	BLT  strip_end_286
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -4421,30 +4957,30 @@ strip_211:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_213:
+rows_287:
 	CMP $10, R2
-	BGT tile_215
+	BGT tile_289
 	CMP $8, R2
-	BGT tile_216
+	BGT tile_290
 	CMP $7, R2
-	BGT tile_215
+	BGT tile_289
 	CMP $6, R2
-	BGT tile_217
+	BGT tile_291
 	CMP $5, R2
-	BGT tile_216
+	BGT tile_290
 	CMP $4, R2
-	BGT tile_218
+	BGT tile_292
 	CMP $3, R2
-	BGT tile_217
+	BGT tile_291
 	CMP $2, R2
-	BGT tile_218
+	BGT tile_292
 	CMP $1, R2
-	BGT tile_219
+	BGT tile_293
 	CMP $0, R2
-	BGT tile_220
-	JMP rows_end_214
+	BGT tile_294
+	JMP rows_end_288
 
-tile_215:
+tile_289:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -4463,101 +4999,150 @@ tile_215:
 	FMOVD (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_221
+	CBZ   R7, plain_295
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_222
+	BEQ   leave_296
+	CMPW  R15, R7
+	BNE   scale_297
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_296
+
+scale_297:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_222:
+leave_296:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_223
+	BEQ   leave_298
+	CMPW  R15, R7
+	BNE   scale_299
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_298
+
+scale_299:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_223:
+leave_298:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_224
+	BEQ   leave_300
+	CMPW  R15, R7
+	BNE   scale_301
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_300
+
+scale_301:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_224:
+leave_300:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_225
+	BEQ   leave_302
+	CMPW  R15, R7
+	BNE   scale_303
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_302
+
+scale_303:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_225:
+leave_302:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_226
+	BEQ   leave_304
+	CMPW  R15, R7
+	BNE   scale_305
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_304
+
+scale_305:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_226:
+leave_304:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_227
+	BEQ   leave_306
+	CMPW  R15, R7
+	BNE   scale_307
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_306
+
+scale_307:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_227:
+leave_306:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_228
+	BEQ   leave_308
+	CMPW  R15, R7
+	BNE   scale_309
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_308
+
+scale_309:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_228:
+leave_308:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_229
+	BEQ   leave_310
+	CMPW  R15, R7
+	BNE   scale_311
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_310
+
+scale_311:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_229:
+leave_310:
 
-plain_221:
+plain_295:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_232
+	BLE  keys_end_314
 
-step_230:
+step_312:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVD (R4), F13
@@ -4585,17 +5170,17 @@ step_230:
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_234
+	JMP   added_316
 
-passed_233:
+passed_315:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_234:
+added_316:
 	SUBS $1, R3, R3
-	BNE  step_230
+	BNE  step_312
 
-keys_end_232:
+keys_end_314:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -4614,9 +5199,9 @@ keys_end_232:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_216:
+tile_290:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -4631,81 +5216,118 @@ tile_216:
 	FMOVD (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_235
+	CBZ   R7, plain_317
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_236
+	BEQ   leave_318
+	CMPW  R15, R7
+	BNE   scale_319
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_318
+
+scale_319:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_236:
+leave_318:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_237
+	BEQ   leave_320
+	CMPW  R15, R7
+	BNE   scale_321
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_320
+
+scale_321:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_237:
+leave_320:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_238
+	BEQ   leave_322
+	CMPW  R15, R7
+	BNE   scale_323
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_322
+
+scale_323:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_238:
+leave_322:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_239
+	BEQ   leave_324
+	CMPW  R15, R7
+	BNE   scale_325
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_324
+
+scale_325:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_239:
+leave_324:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_240
+	BEQ   leave_326
+	CMPW  R15, R7
+	BNE   scale_327
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_326
+
+scale_327:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_240:
+leave_326:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_241
+	BEQ   leave_328
+	CMPW  R15, R7
+	BNE   scale_329
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_328
+
+scale_329:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_241:
+leave_328:
 
-plain_235:
+plain_317:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_244
+	BLE  keys_end_332
 
-step_242:
+step_330:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVD (R4), F11
@@ -4729,17 +5351,17 @@ step_242:
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_246
+	JMP   added_334
 
-passed_245:
+passed_333:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_246:
+added_334:
 	SUBS $1, R3, R3
-	BNE  step_242
+	BNE  step_330
 
-keys_end_244:
+keys_end_332:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -4754,9 +5376,9 @@ keys_end_244:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_217:
+tile_291:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
@@ -4767,61 +5389,86 @@ tile_217:
 	FMOVD (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_247
+	CBZ   R7, plain_335
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_248
+	BEQ   leave_336
+	CMPW  R15, R7
+	BNE   scale_337
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_336
+
+scale_337:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_248:
+leave_336:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_249
+	BEQ   leave_338
+	CMPW  R15, R7
+	BNE   scale_339
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_338
+
+scale_339:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_249:
+leave_338:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_250
+	BEQ   leave_340
+	CMPW  R15, R7
+	BNE   scale_341
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_340
+
+scale_341:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_250:
+leave_340:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_251
+	BEQ   leave_342
+	CMPW  R15, R7
+	BNE   scale_343
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_342
+
+scale_343:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_251:
+leave_342:
 
-plain_247:
+plain_335:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_254
+	BLE  keys_end_346
 
-step_252:
+step_344:
 	FMOVQ (R5), F1
 	FMOVD (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -4838,17 +5485,17 @@ step_252:
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_256
+	JMP   added_348
 
-passed_255:
+passed_347:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_256:
+added_348:
 	SUBS $1, R3, R3
-	BNE  step_252
+	BNE  step_344
 
-keys_end_254:
+keys_end_346:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	FMOVD F4, (R1)
@@ -4859,9 +5506,9 @@ keys_end_254:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_218:
+tile_292:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -4870,51 +5517,70 @@ tile_218:
 	FMOVD (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_257
+	CBZ   R7, plain_349
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_258
+	BEQ   leave_350
+	CMPW  R15, R7
+	BNE   scale_351
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_350
+
+scale_351:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_258:
+leave_350:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_259
+	BEQ   leave_352
+	CMPW  R15, R7
+	BNE   scale_353
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_352
+
+scale_353:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_259:
+leave_352:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_260
+	BEQ   leave_354
+	CMPW  R15, R7
+	BNE   scale_355
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_354
+
+scale_355:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_260:
+leave_354:
 
-plain_257:
+plain_349:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_263
+	BLE  keys_end_358
 
-step_261:
+step_356:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVD (R4), F8
@@ -4932,17 +5598,17 @@ step_261:
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_265
+	JMP   added_360
 
-passed_264:
+passed_359:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_265:
+added_360:
 	SUBS $1, R3, R3
-	BNE  step_261
+	BNE  step_356
 
-keys_end_263:
+keys_end_358:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -4951,50 +5617,63 @@ keys_end_263:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_219:
+tile_293:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_266
+	CBZ   R7, plain_361
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_267
+	BEQ   leave_362
+	CMPW  R15, R7
+	BNE   scale_363
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_362
+
+scale_363:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_267:
+leave_362:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_268
+	BEQ   leave_364
+	CMPW  R15, R7
+	BNE   scale_365
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_364
+
+scale_365:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_268:
+leave_364:
 
-plain_266:
+plain_361:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_271
+	BLE  keys_end_368
 
-step_269:
+step_366:
 	FMOVD (R5), F1
 	FMOVD (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -5007,55 +5686,62 @@ step_269:
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_273
+	JMP   added_370
 
-passed_272:
+passed_369:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_273:
+added_370:
 	SUBS $1, R3, R3
-	BNE  step_269
+	BNE  step_366
 
-keys_end_271:
+keys_end_368:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_220:
+tile_294:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_274
+	CBZ   R7, plain_371
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_275
+	BEQ   leave_372
+	CMPW  R15, R7
+	BNE   scale_373
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_372
+
+scale_373:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_275:
+leave_372:
 
-plain_274:
+plain_371:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_278
+	BLE  keys_end_376
 
-step_276:
+step_374:
 	FMOVS (R5), F1
 	FMOVD (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -5066,32 +5752,32 @@ step_276:
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_280
+	JMP   added_378
 
-passed_279:
+passed_377:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_280:
+added_378:
 	SUBS $1, R3, R3
-	BNE  step_276
+	BNE  step_374
 
-keys_end_278:
+keys_end_376:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-rows_end_214:
+rows_end_288:
 	ADD $8, R9, R9
 	SUB $2, R10, R10
 
-strip_end_212:
+strip_end_286:
 
-strip_281:
+strip_379:
 	CMP  $1, R10
-	BLT  strip_end_282
+	BLT  strip_end_380
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -5099,30 +5785,30 @@ strip_281:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_283:
+rows_381:
 	CMP $10, R2
-	BGT tile_285
+	BGT tile_383
 	CMP $8, R2
-	BGT tile_286
+	BGT tile_384
 	CMP $7, R2
-	BGT tile_285
+	BGT tile_383
 	CMP $6, R2
-	BGT tile_287
+	BGT tile_385
 	CMP $5, R2
-	BGT tile_286
+	BGT tile_384
 	CMP $4, R2
-	BGT tile_288
+	BGT tile_386
 	CMP $3, R2
-	BGT tile_287
+	BGT tile_385
 	CMP $2, R2
-	BGT tile_288
+	BGT tile_386
 	CMP $1, R2
-	BGT tile_289
+	BGT tile_387
 	CMP $0, R2
-	BGT tile_290
-	JMP rows_end_284
+	BGT tile_388
+	JMP rows_end_382
 
-tile_285:
+tile_383:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -5141,101 +5827,150 @@ tile_285:
 	FMOVS (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_291
+	CBZ   R7, plain_389
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_292
+	BEQ   leave_390
+	CMPW  R15, R7
+	BNE   scale_391
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_390
+
+scale_391:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_292:
+leave_390:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_293
+	BEQ   leave_392
+	CMPW  R15, R7
+	BNE   scale_393
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_392
+
+scale_393:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_293:
+leave_392:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_294
+	BEQ   leave_394
+	CMPW  R15, R7
+	BNE   scale_395
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_394
+
+scale_395:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_294:
+leave_394:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_295
+	BEQ   leave_396
+	CMPW  R15, R7
+	BNE   scale_397
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_396
+
+scale_397:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_295:
+leave_396:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_296
+	BEQ   leave_398
+	CMPW  R15, R7
+	BNE   scale_399
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_398
+
+scale_399:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_296:
+leave_398:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_297
+	BEQ   leave_400
+	CMPW  R15, R7
+	BNE   scale_401
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_400
+
+scale_401:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_297:
+leave_400:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_298
+	BEQ   leave_402
+	CMPW  R15, R7
+	BNE   scale_403
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_402
+
+scale_403:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_298:
+leave_402:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_299
+	BEQ   leave_404
+	CMPW  R15, R7
+	BNE   scale_405
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_404
+
+scale_405:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_299:
+leave_404:
 
-plain_291:
+plain_389:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_302
+	BLE  keys_end_408
 
-step_300:
+step_406:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVS (R4), F13
@@ -5263,17 +5998,17 @@ step_300:
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_304
+	JMP   added_410
 
-passed_303:
+passed_409:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_304:
+added_410:
 	SUBS $1, R3, R3
-	BNE  step_300
+	BNE  step_406
 
-keys_end_302:
+keys_end_408:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -5292,9 +6027,9 @@ keys_end_302:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_286:
+tile_384:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -5309,81 +6044,118 @@ tile_286:
 	FMOVS (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_305
+	CBZ   R7, plain_411
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_306
+	BEQ   leave_412
+	CMPW  R15, R7
+	BNE   scale_413
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_412
+
+scale_413:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_306:
+leave_412:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_307
+	BEQ   leave_414
+	CMPW  R15, R7
+	BNE   scale_415
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_414
+
+scale_415:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_307:
+leave_414:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_308
+	BEQ   leave_416
+	CMPW  R15, R7
+	BNE   scale_417
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_416
+
+scale_417:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_308:
+leave_416:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_309
+	BEQ   leave_418
+	CMPW  R15, R7
+	BNE   scale_419
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_418
+
+scale_419:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_309:
+leave_418:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_310
+	BEQ   leave_420
+	CMPW  R15, R7
+	BNE   scale_421
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_420
+
+scale_421:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_310:
+leave_420:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_311
+	BEQ   leave_422
+	CMPW  R15, R7
+	BNE   scale_423
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_422
+
+scale_423:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_311:
+leave_422:
 
-plain_305:
+plain_411:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_314
+	BLE  keys_end_426
 
-step_312:
+step_424:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVS (R4), F11
@@ -5407,17 +6179,17 @@ step_312:
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_316
+	JMP   added_428
 
-passed_315:
+passed_427:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_316:
+added_428:
 	SUBS $1, R3, R3
-	BNE  step_312
+	BNE  step_424
 
-keys_end_314:
+keys_end_426:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -5432,9 +6204,9 @@ keys_end_314:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_287:
+tile_385:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
@@ -5445,61 +6217,86 @@ tile_287:
 	FMOVS (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_317
+	CBZ   R7, plain_429
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_318
+	BEQ   leave_430
+	CMPW  R15, R7
+	BNE   scale_431
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_430
+
+scale_431:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_318:
+leave_430:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_319
+	BEQ   leave_432
+	CMPW  R15, R7
+	BNE   scale_433
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_432
+
+scale_433:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_319:
+leave_432:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_320
+	BEQ   leave_434
+	CMPW  R15, R7
+	BNE   scale_435
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_434
+
+scale_435:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_320:
+leave_434:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_321
+	BEQ   leave_436
+	CMPW  R15, R7
+	BNE   scale_437
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_436
+
+scale_437:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_321:
+leave_436:
 
-plain_317:
+plain_429:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_324
+	BLE  keys_end_440
 
-step_322:
+step_438:
 	FMOVQ (R5), F1
 	FMOVS (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -5516,17 +6313,17 @@ step_322:
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_326
+	JMP   added_442
 
-passed_325:
+passed_441:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_326:
+added_442:
 	SUBS $1, R3, R3
-	BNE  step_322
+	BNE  step_438
 
-keys_end_324:
+keys_end_440:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	FMOVS F4, (R1)
@@ -5537,9 +6334,9 @@ keys_end_324:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_288:
+tile_386:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -5548,51 +6345,70 @@ tile_288:
 	FMOVS (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_327
+	CBZ   R7, plain_443
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_328
+	BEQ   leave_444
+	CMPW  R15, R7
+	BNE   scale_445
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_444
+
+scale_445:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_328:
+leave_444:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_329
+	BEQ   leave_446
+	CMPW  R15, R7
+	BNE   scale_447
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_446
+
+scale_447:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_329:
+leave_446:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_330
+	BEQ   leave_448
+	CMPW  R15, R7
+	BNE   scale_449
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_448
+
+scale_449:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_330:
+leave_448:
 
-plain_327:
+plain_443:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_333
+	BLE  keys_end_452
 
-step_331:
+step_450:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVS (R4), F8
@@ -5610,17 +6426,17 @@ step_331:
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_335
+	JMP   added_454
 
-passed_334:
+passed_453:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_335:
+added_454:
 	SUBS $1, R3, R3
-	BNE  step_331
+	BNE  step_450
 
-keys_end_333:
+keys_end_452:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -5629,50 +6445,63 @@ keys_end_333:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_289:
+tile_387:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_336
+	CBZ   R7, plain_455
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_337
+	BEQ   leave_456
+	CMPW  R15, R7
+	BNE   scale_457
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_456
+
+scale_457:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_337:
+leave_456:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_338
+	BEQ   leave_458
+	CMPW  R15, R7
+	BNE   scale_459
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_458
+
+scale_459:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_338:
+leave_458:
 
-plain_336:
+plain_455:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_341
+	BLE  keys_end_462
 
-step_339:
+step_460:
 	FMOVD (R5), F1
 	FMOVS (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -5685,55 +6514,62 @@ step_339:
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_343
+	JMP   added_464
 
-passed_342:
+passed_463:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_343:
+added_464:
 	SUBS $1, R3, R3
-	BNE  step_339
+	BNE  step_460
 
-keys_end_341:
+keys_end_462:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_290:
+tile_388:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_344
+	CBZ   R7, plain_465
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_345
+	BEQ   leave_466
+	CMPW  R15, R7
+	BNE   scale_467
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_466
+
+scale_467:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_345:
+leave_466:
 
-plain_344:
+plain_465:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_348
+	BLE  keys_end_470
 
-step_346:
+step_468:
 	FMOVS (R5), F1
 	FMOVS (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -5744,28 +6580,28 @@ step_346:
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_350
+	JMP   added_472
 
-passed_349:
+passed_471:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_350:
+added_472:
 	SUBS $1, R3, R3
-	BNE  step_346
+	BNE  step_468
 
-keys_end_348:
+keys_end_470:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-rows_end_284:
+rows_end_382:
 	ADD $4, R9, R9
 	SUB $1, R10, R10
 
-strip_end_282:
+strip_end_380:
 	RET
 
 // func ValueTilePairsMasked(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
@@ -5857,9 +6693,18 @@ tile_5:
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V29.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
 	BEQ   leave_12
+	CMPW  R19, R7
+	BNE   scale_13
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_12
+
+scale_13:
 	FMOVS R7, F30
 	WORD  $0x4f9e90a5 // fmul v5.4s, v5.4s, v30.s[0]
 	WORD  $0x4ea0f8bf // fabs v31.4s, v5.4s
@@ -5877,7 +6722,15 @@ tile_5:
 leave_12:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_13
+	BEQ   leave_14
+	CMPW  R19, R7
+	BNE   scale_15
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_14
+
+scale_15:
 	FMOVS R7, F30
 	WORD  $0x4f9e9108 // fmul v8.4s, v8.4s, v30.s[0]
 	WORD  $0x4ea0f91f // fabs v31.4s, v8.4s
@@ -5892,10 +6745,18 @@ leave_12:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V10.B16, V10.B16
 
-leave_13:
+leave_14:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_14
+	BEQ   leave_16
+	CMPW  R19, R7
+	BNE   scale_17
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_16
+
+scale_17:
 	FMOVS R7, F30
 	WORD  $0x4f9e916b // fmul v11.4s, v11.4s, v30.s[0]
 	WORD  $0x4ea0f97f // fabs v31.4s, v11.4s
@@ -5910,10 +6771,18 @@ leave_13:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V13.B16, V13.B16
 
-leave_14:
+leave_16:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_15
+	BEQ   leave_18
+	CMPW  R19, R7
+	BNE   scale_19
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_18
+
+scale_19:
 	FMOVS R7, F30
 	WORD  $0x4f9e91ce // fmul v14.4s, v14.4s, v30.s[0]
 	WORD  $0x4ea0f9df // fabs v31.4s, v14.4s
@@ -5928,10 +6797,18 @@ leave_14:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V16.B16, V16.B16
 
-leave_15:
+leave_18:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_16
+	BEQ   leave_20
+	CMPW  R19, R7
+	BNE   scale_21
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_20
+
+scale_21:
 	FMOVS R7, F30
 	WORD  $0x4f9e9231 // fmul v17.4s, v17.4s, v30.s[0]
 	WORD  $0x4ea0fa3f // fabs v31.4s, v17.4s
@@ -5946,10 +6823,18 @@ leave_15:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V19.B16, V19.B16
 
-leave_16:
+leave_20:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_17
+	BEQ   leave_22
+	CMPW  R19, R7
+	BNE   scale_23
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	VEOR  V22.B16, V22.B16, V22.B16
+	JMP   leave_22
+
+scale_23:
 	FMOVS R7, F30
 	WORD  $0x4f9e9294 // fmul v20.4s, v20.4s, v30.s[0]
 	WORD  $0x4ea0fa9f // fabs v31.4s, v20.4s
@@ -5964,10 +6849,18 @@ leave_16:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V22.B16, V22.B16
 
-leave_17:
+leave_22:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_18
+	BEQ   leave_24
+	CMPW  R19, R7
+	BNE   scale_25
+	VEOR  V23.B16, V23.B16, V23.B16
+	VEOR  V24.B16, V24.B16, V24.B16
+	VEOR  V25.B16, V25.B16, V25.B16
+	JMP   leave_24
+
+scale_25:
 	FMOVS R7, F30
 	WORD  $0x4f9e92f7 // fmul v23.4s, v23.4s, v30.s[0]
 	WORD  $0x4ea0faff // fabs v31.4s, v23.4s
@@ -5982,10 +6875,18 @@ leave_17:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V25.B16, V25.B16
 
-leave_18:
+leave_24:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_19
+	BEQ   leave_26
+	CMPW  R19, R7
+	BNE   scale_27
+	VEOR  V26.B16, V26.B16, V26.B16
+	VEOR  V27.B16, V27.B16, V27.B16
+	VEOR  V28.B16, V28.B16, V28.B16
+	JMP   leave_26
+
+scale_27:
 	FMOVS R7, F30
 	WORD  $0x4f9e935a // fmul v26.4s, v26.4s, v30.s[0]
 	WORD  $0x4ea0fb5f // fabs v31.4s, v26.4s
@@ -6000,32 +6901,32 @@ leave_18:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V28.B16, V28.B16
 
-leave_19:
+leave_26:
 
 plain_11:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_22
+	BLE  keys_end_30
 	TST  $3, R3
-	BEQ  group_21
+	BEQ  group_29
 
-step_20:
+step_28:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_23
+	BEQ  passed_31
 
-seen_25:
+seen_33:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F29
@@ -6038,312 +6939,312 @@ seen_25:
 	VSHL  $16, V29.S4, V29.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_26
+	BEQ   skip_34
 	WORD  $0x4f8313e5 // fmla v5.4s, v31.4s, v3.s[0]
 
-skip_26:
+skip_34:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_27
+	BEQ   skip_35
 	WORD  $0x4fa313e8 // fmla v8.4s, v31.4s, v3.s[1]
 
-skip_27:
+skip_35:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_28
+	BEQ   skip_36
 	WORD  $0x4f831beb // fmla v11.4s, v31.4s, v3.s[2]
 
-skip_28:
+skip_36:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_29
+	BEQ   skip_37
 	WORD  $0x4fa31bee // fmla v14.4s, v31.4s, v3.s[3]
 
-skip_29:
+skip_37:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_30
+	BEQ   skip_38
 	WORD  $0x4f8413f1 // fmla v17.4s, v31.4s, v4.s[0]
 
-skip_30:
+skip_38:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_31
+	BEQ   skip_39
 	WORD  $0x4fa413f4 // fmla v20.4s, v31.4s, v4.s[1]
 
-skip_31:
+skip_39:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_32
+	BEQ   skip_40
 	WORD  $0x4f841bf7 // fmla v23.4s, v31.4s, v4.s[2]
 
-skip_32:
+skip_40:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_33
+	BEQ   skip_41
 	WORD  $0x4fa41bfa // fmla v26.4s, v31.4s, v4.s[3]
 
-skip_33:
+skip_41:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_34
+	BEQ   skip_42
 	WORD  $0x4f8113a5 // fmla v5.4s, v29.4s, v1.s[0]
 
-skip_34:
+skip_42:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_35
+	BEQ   skip_43
 	WORD  $0x4fa113a8 // fmla v8.4s, v29.4s, v1.s[1]
 
-skip_35:
+skip_43:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_36
+	BEQ   skip_44
 	WORD  $0x4f811bab // fmla v11.4s, v29.4s, v1.s[2]
 
-skip_36:
+skip_44:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_37
+	BEQ   skip_45
 	WORD  $0x4fa11bae // fmla v14.4s, v29.4s, v1.s[3]
 
-skip_37:
+skip_45:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_38
+	BEQ   skip_46
 	WORD  $0x4f8213b1 // fmla v17.4s, v29.4s, v2.s[0]
 
-skip_38:
+skip_46:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_39
+	BEQ   skip_47
 	WORD  $0x4fa213b4 // fmla v20.4s, v29.4s, v2.s[1]
 
-skip_39:
+skip_47:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_40
+	BEQ   skip_48
 	WORD  $0x4f821bb7 // fmla v23.4s, v29.4s, v2.s[2]
 
-skip_40:
+skip_48:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_41
+	BEQ   skip_49
 	WORD  $0x4fa21bba // fmla v26.4s, v29.4s, v2.s[3]
 
-skip_41:
+skip_49:
 	FMOVQ 32(R4), F29
 	VAND  V0.B16, V30.B16, V31.B16
 	VSHL  $16, V30.S4, V30.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_42
+	BEQ   skip_50
 	WORD  $0x4f8313e6 // fmla v6.4s, v31.4s, v3.s[0]
 
-skip_42:
+skip_50:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_43
+	BEQ   skip_51
 	WORD  $0x4fa313e9 // fmla v9.4s, v31.4s, v3.s[1]
 
-skip_43:
+skip_51:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_44
+	BEQ   skip_52
 	WORD  $0x4f831bec // fmla v12.4s, v31.4s, v3.s[2]
 
-skip_44:
+skip_52:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_45
+	BEQ   skip_53
 	WORD  $0x4fa31bef // fmla v15.4s, v31.4s, v3.s[3]
 
-skip_45:
+skip_53:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_46
+	BEQ   skip_54
 	WORD  $0x4f8413f2 // fmla v18.4s, v31.4s, v4.s[0]
 
-skip_46:
+skip_54:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_47
+	BEQ   skip_55
 	WORD  $0x4fa413f5 // fmla v21.4s, v31.4s, v4.s[1]
 
-skip_47:
+skip_55:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_48
+	BEQ   skip_56
 	WORD  $0x4f841bf8 // fmla v24.4s, v31.4s, v4.s[2]
 
-skip_48:
+skip_56:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_49
+	BEQ   skip_57
 	WORD  $0x4fa41bfb // fmla v27.4s, v31.4s, v4.s[3]
 
-skip_49:
+skip_57:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_50
+	BEQ   skip_58
 	WORD  $0x4f8113c6 // fmla v6.4s, v30.4s, v1.s[0]
 
-skip_50:
+skip_58:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_51
+	BEQ   skip_59
 	WORD  $0x4fa113c9 // fmla v9.4s, v30.4s, v1.s[1]
 
-skip_51:
+skip_59:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_52
+	BEQ   skip_60
 	WORD  $0x4f811bcc // fmla v12.4s, v30.4s, v1.s[2]
 
-skip_52:
+skip_60:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_53
+	BEQ   skip_61
 	WORD  $0x4fa11bcf // fmla v15.4s, v30.4s, v1.s[3]
 
-skip_53:
+skip_61:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_54
+	BEQ   skip_62
 	WORD  $0x4f8213d2 // fmla v18.4s, v30.4s, v2.s[0]
 
-skip_54:
+skip_62:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_55
+	BEQ   skip_63
 	WORD  $0x4fa213d5 // fmla v21.4s, v30.4s, v2.s[1]
 
-skip_55:
+skip_63:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_56
+	BEQ   skip_64
 	WORD  $0x4f821bd8 // fmla v24.4s, v30.4s, v2.s[2]
 
-skip_56:
+skip_64:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_57
+	BEQ   skip_65
 	WORD  $0x4fa21bdb // fmla v27.4s, v30.4s, v2.s[3]
 
-skip_57:
+skip_65:
 	VAND  V0.B16, V29.B16, V31.B16
 	VSHL  $16, V29.S4, V29.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_58
+	BEQ   skip_66
 	WORD  $0x4f8313e7 // fmla v7.4s, v31.4s, v3.s[0]
 
-skip_58:
+skip_66:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_59
+	BEQ   skip_67
 	WORD  $0x4fa313ea // fmla v10.4s, v31.4s, v3.s[1]
 
-skip_59:
+skip_67:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_60
+	BEQ   skip_68
 	WORD  $0x4f831bed // fmla v13.4s, v31.4s, v3.s[2]
 
-skip_60:
+skip_68:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_61
+	BEQ   skip_69
 	WORD  $0x4fa31bf0 // fmla v16.4s, v31.4s, v3.s[3]
 
-skip_61:
+skip_69:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_62
+	BEQ   skip_70
 	WORD  $0x4f8413f3 // fmla v19.4s, v31.4s, v4.s[0]
 
-skip_62:
+skip_70:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_63
+	BEQ   skip_71
 	WORD  $0x4fa413f6 // fmla v22.4s, v31.4s, v4.s[1]
 
-skip_63:
+skip_71:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_64
+	BEQ   skip_72
 	WORD  $0x4f841bf9 // fmla v25.4s, v31.4s, v4.s[2]
 
-skip_64:
+skip_72:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_65
+	BEQ   skip_73
 	WORD  $0x4fa41bfc // fmla v28.4s, v31.4s, v4.s[3]
 
-skip_65:
+skip_73:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_66
+	BEQ   skip_74
 	WORD  $0x4f8113a7 // fmla v7.4s, v29.4s, v1.s[0]
 
-skip_66:
+skip_74:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_67
+	BEQ   skip_75
 	WORD  $0x4fa113aa // fmla v10.4s, v29.4s, v1.s[1]
 
-skip_67:
+skip_75:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_68
+	BEQ   skip_76
 	WORD  $0x4f811bad // fmla v13.4s, v29.4s, v1.s[2]
 
-skip_68:
+skip_76:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_69
+	BEQ   skip_77
 	WORD  $0x4fa11bb0 // fmla v16.4s, v29.4s, v1.s[3]
 
-skip_69:
+skip_77:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_70
+	BEQ   skip_78
 	WORD  $0x4f8213b3 // fmla v19.4s, v29.4s, v2.s[0]
 
-skip_70:
+skip_78:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_71
+	BEQ   skip_79
 	WORD  $0x4fa213b6 // fmla v22.4s, v29.4s, v2.s[1]
 
-skip_71:
+skip_79:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_72
+	BEQ   skip_80
 	WORD  $0x4f821bb9 // fmla v25.4s, v29.4s, v2.s[2]
 
-skip_72:
+skip_80:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_73
+	BEQ   skip_81
 	WORD  $0x4fa21bbc // fmla v28.4s, v29.4s, v2.s[3]
 
-skip_73:
+skip_81:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_24
+	JMP added_32
 
-passed_23:
+passed_31:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_24:
+added_32:
 	SUBS $1, R3, R3
-	BEQ  keys_end_22
+	BEQ  keys_end_30
 	TST  $3, R3
-	BNE  step_20
+	BNE  step_28
 
-group_21:
+group_29:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -6380,7 +7281,7 @@ group_21:
 	MOVD  24(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_20
+	BNE   step_28
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F29
@@ -6642,9 +7543,9 @@ group_21:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_21
+	BNE   group_29
 
-keys_end_22:
+keys_end_30:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -6708,15 +7609,24 @@ tile_6:
 	FMOVQ 32(R6), F22
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_74
+	CBZ   R7, plain_82
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V23.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_75
+	BEQ   leave_83
+	CMPW  R19, R7
+	BNE   scale_84
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_83
+
+scale_84:
 	FMOVS R7, F24
 	WORD  $0x4f9890a5 // fmul v5.4s, v5.4s, v24.s[0]
 	WORD  $0x4ea0f8b9 // fabs v25.4s, v5.4s
@@ -6731,10 +7641,18 @@ tile_6:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V7.B16, V7.B16
 
-leave_75:
+leave_83:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_76
+	BEQ   leave_85
+	CMPW  R19, R7
+	BNE   scale_86
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_85
+
+scale_86:
 	FMOVS R7, F24
 	WORD  $0x4f989108 // fmul v8.4s, v8.4s, v24.s[0]
 	WORD  $0x4ea0f919 // fabs v25.4s, v8.4s
@@ -6749,10 +7667,18 @@ leave_75:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V10.B16, V10.B16
 
-leave_76:
+leave_85:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_77
+	BEQ   leave_87
+	CMPW  R19, R7
+	BNE   scale_88
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_87
+
+scale_88:
 	FMOVS R7, F24
 	WORD  $0x4f98916b // fmul v11.4s, v11.4s, v24.s[0]
 	WORD  $0x4ea0f979 // fabs v25.4s, v11.4s
@@ -6767,10 +7693,18 @@ leave_76:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V13.B16, V13.B16
 
-leave_77:
+leave_87:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_78
+	BEQ   leave_89
+	CMPW  R19, R7
+	BNE   scale_90
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_89
+
+scale_90:
 	FMOVS R7, F24
 	WORD  $0x4f9891ce // fmul v14.4s, v14.4s, v24.s[0]
 	WORD  $0x4ea0f9d9 // fabs v25.4s, v14.4s
@@ -6785,10 +7719,18 @@ leave_77:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V16.B16, V16.B16
 
-leave_78:
+leave_89:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_79
+	BEQ   leave_91
+	CMPW  R19, R7
+	BNE   scale_92
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_91
+
+scale_92:
 	FMOVS R7, F24
 	WORD  $0x4f989231 // fmul v17.4s, v17.4s, v24.s[0]
 	WORD  $0x4ea0fa39 // fabs v25.4s, v17.4s
@@ -6803,10 +7745,18 @@ leave_78:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V19.B16, V19.B16
 
-leave_79:
+leave_91:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_80
+	BEQ   leave_93
+	CMPW  R19, R7
+	BNE   scale_94
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	VEOR  V22.B16, V22.B16, V22.B16
+	JMP   leave_93
+
+scale_94:
 	FMOVS R7, F24
 	WORD  $0x4f989294 // fmul v20.4s, v20.4s, v24.s[0]
 	WORD  $0x4ea0fa99 // fabs v25.4s, v20.4s
@@ -6821,29 +7771,29 @@ leave_79:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V22.B16, V22.B16
 
-leave_80:
+leave_93:
 
-plain_74:
+plain_82:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_83
+	BLE  keys_end_97
 	TST  $3, R3
-	BEQ  group_82
+	BEQ  group_96
 
-step_81:
+step_95:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_86
+	BNE  seen_100
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_86
+	BNE  seen_100
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_84
+	BEQ  passed_98
 
-seen_86:
+seen_100:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F23
@@ -6856,240 +7806,240 @@ seen_86:
 	VSHL  $16, V23.S4, V23.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_87
+	BEQ   skip_101
 	WORD  $0x4f831325 // fmla v5.4s, v25.4s, v3.s[0]
 
-skip_87:
+skip_101:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_88
+	BEQ   skip_102
 	WORD  $0x4fa31328 // fmla v8.4s, v25.4s, v3.s[1]
 
-skip_88:
+skip_102:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_89
+	BEQ   skip_103
 	WORD  $0x4f831b2b // fmla v11.4s, v25.4s, v3.s[2]
 
-skip_89:
+skip_103:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_90
+	BEQ   skip_104
 	WORD  $0x4fa31b2e // fmla v14.4s, v25.4s, v3.s[3]
 
-skip_90:
+skip_104:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_91
+	BEQ   skip_105
 	WORD  $0x4f841331 // fmla v17.4s, v25.4s, v4.s[0]
 
-skip_91:
+skip_105:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_92
+	BEQ   skip_106
 	WORD  $0x4fa41334 // fmla v20.4s, v25.4s, v4.s[1]
 
-skip_92:
+skip_106:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_93
+	BEQ   skip_107
 	WORD  $0x4f8112e5 // fmla v5.4s, v23.4s, v1.s[0]
 
-skip_93:
+skip_107:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_94
+	BEQ   skip_108
 	WORD  $0x4fa112e8 // fmla v8.4s, v23.4s, v1.s[1]
 
-skip_94:
+skip_108:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_95
+	BEQ   skip_109
 	WORD  $0x4f811aeb // fmla v11.4s, v23.4s, v1.s[2]
 
-skip_95:
+skip_109:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_96
+	BEQ   skip_110
 	WORD  $0x4fa11aee // fmla v14.4s, v23.4s, v1.s[3]
 
-skip_96:
+skip_110:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_97
+	BEQ   skip_111
 	WORD  $0x4f8212f1 // fmla v17.4s, v23.4s, v2.s[0]
 
-skip_97:
+skip_111:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_98
+	BEQ   skip_112
 	WORD  $0x4fa212f4 // fmla v20.4s, v23.4s, v2.s[1]
 
-skip_98:
+skip_112:
 	FMOVQ 32(R4), F23
 	VAND  V0.B16, V24.B16, V25.B16
 	VSHL  $16, V24.S4, V24.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_99
+	BEQ   skip_113
 	WORD  $0x4f831326 // fmla v6.4s, v25.4s, v3.s[0]
 
-skip_99:
+skip_113:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_100
+	BEQ   skip_114
 	WORD  $0x4fa31329 // fmla v9.4s, v25.4s, v3.s[1]
 
-skip_100:
+skip_114:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_101
+	BEQ   skip_115
 	WORD  $0x4f831b2c // fmla v12.4s, v25.4s, v3.s[2]
 
-skip_101:
+skip_115:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_102
+	BEQ   skip_116
 	WORD  $0x4fa31b2f // fmla v15.4s, v25.4s, v3.s[3]
 
-skip_102:
+skip_116:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_103
+	BEQ   skip_117
 	WORD  $0x4f841332 // fmla v18.4s, v25.4s, v4.s[0]
 
-skip_103:
+skip_117:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_104
+	BEQ   skip_118
 	WORD  $0x4fa41335 // fmla v21.4s, v25.4s, v4.s[1]
 
-skip_104:
+skip_118:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_105
+	BEQ   skip_119
 	WORD  $0x4f811306 // fmla v6.4s, v24.4s, v1.s[0]
 
-skip_105:
+skip_119:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_106
+	BEQ   skip_120
 	WORD  $0x4fa11309 // fmla v9.4s, v24.4s, v1.s[1]
 
-skip_106:
+skip_120:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_107
+	BEQ   skip_121
 	WORD  $0x4f811b0c // fmla v12.4s, v24.4s, v1.s[2]
 
-skip_107:
+skip_121:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_108
+	BEQ   skip_122
 	WORD  $0x4fa11b0f // fmla v15.4s, v24.4s, v1.s[3]
 
-skip_108:
+skip_122:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_109
+	BEQ   skip_123
 	WORD  $0x4f821312 // fmla v18.4s, v24.4s, v2.s[0]
 
-skip_109:
+skip_123:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_110
+	BEQ   skip_124
 	WORD  $0x4fa21315 // fmla v21.4s, v24.4s, v2.s[1]
 
-skip_110:
+skip_124:
 	VAND  V0.B16, V23.B16, V25.B16
 	VSHL  $16, V23.S4, V23.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_111
+	BEQ   skip_125
 	WORD  $0x4f831327 // fmla v7.4s, v25.4s, v3.s[0]
 
-skip_111:
+skip_125:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_112
+	BEQ   skip_126
 	WORD  $0x4fa3132a // fmla v10.4s, v25.4s, v3.s[1]
 
-skip_112:
+skip_126:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_113
+	BEQ   skip_127
 	WORD  $0x4f831b2d // fmla v13.4s, v25.4s, v3.s[2]
 
-skip_113:
+skip_127:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_114
+	BEQ   skip_128
 	WORD  $0x4fa31b30 // fmla v16.4s, v25.4s, v3.s[3]
 
-skip_114:
+skip_128:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_115
+	BEQ   skip_129
 	WORD  $0x4f841333 // fmla v19.4s, v25.4s, v4.s[0]
 
-skip_115:
+skip_129:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_116
+	BEQ   skip_130
 	WORD  $0x4fa41336 // fmla v22.4s, v25.4s, v4.s[1]
 
-skip_116:
+skip_130:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_117
+	BEQ   skip_131
 	WORD  $0x4f8112e7 // fmla v7.4s, v23.4s, v1.s[0]
 
-skip_117:
+skip_131:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_118
+	BEQ   skip_132
 	WORD  $0x4fa112ea // fmla v10.4s, v23.4s, v1.s[1]
 
-skip_118:
+skip_132:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_119
+	BEQ   skip_133
 	WORD  $0x4f811aed // fmla v13.4s, v23.4s, v1.s[2]
 
-skip_119:
+skip_133:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_120
+	BEQ   skip_134
 	WORD  $0x4fa11af0 // fmla v16.4s, v23.4s, v1.s[3]
 
-skip_120:
+skip_134:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_121
+	BEQ   skip_135
 	WORD  $0x4f8212f3 // fmla v19.4s, v23.4s, v2.s[0]
 
-skip_121:
+skip_135:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_122
+	BEQ   skip_136
 	WORD  $0x4fa212f6 // fmla v22.4s, v23.4s, v2.s[1]
 
-skip_122:
+skip_136:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_85
+	JMP added_99
 
-passed_84:
+passed_98:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_85:
+added_99:
 	SUBS $1, R3, R3
-	BEQ  keys_end_83
+	BEQ  keys_end_97
 	TST  $3, R3
-	BNE  step_81
+	BNE  step_95
 
-group_82:
+group_96:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -7118,7 +8068,7 @@ group_82:
 	MOVD  16(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_81
+	BNE   step_95
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F23
@@ -7332,9 +8282,9 @@ group_82:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_82
+	BNE   group_96
 
-keys_end_83:
+keys_end_97:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -7382,15 +8332,24 @@ tile_7:
 	FMOVQ 32(R6), F14
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_123
+	CBZ   R7, plain_137
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V15.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_124
+	BEQ   leave_138
+	CMPW  R19, R7
+	BNE   scale_139
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_138
+
+scale_139:
 	FMOVS R7, F16
 	WORD  $0x4f909063 // fmul v3.4s, v3.4s, v16.s[0]
 	WORD  $0x4ea0f871 // fabs v17.4s, v3.4s
@@ -7405,10 +8364,18 @@ tile_7:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V5.B16, V5.B16
 
-leave_124:
+leave_138:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_125
+	BEQ   leave_140
+	CMPW  R19, R7
+	BNE   scale_141
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_140
+
+scale_141:
 	FMOVS R7, F16
 	WORD  $0x4f9090c6 // fmul v6.4s, v6.4s, v16.s[0]
 	WORD  $0x4ea0f8d1 // fabs v17.4s, v6.4s
@@ -7423,10 +8390,18 @@ leave_124:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V8.B16, V8.B16
 
-leave_125:
+leave_140:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_126
+	BEQ   leave_142
+	CMPW  R19, R7
+	BNE   scale_143
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_142
+
+scale_143:
 	FMOVS R7, F16
 	WORD  $0x4f909129 // fmul v9.4s, v9.4s, v16.s[0]
 	WORD  $0x4ea0f931 // fabs v17.4s, v9.4s
@@ -7441,10 +8416,18 @@ leave_125:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V11.B16, V11.B16
 
-leave_126:
+leave_142:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_127
+	BEQ   leave_144
+	CMPW  R19, R7
+	BNE   scale_145
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_144
+
+scale_145:
 	FMOVS R7, F16
 	WORD  $0x4f90918c // fmul v12.4s, v12.4s, v16.s[0]
 	WORD  $0x4ea0f991 // fabs v17.4s, v12.4s
@@ -7459,26 +8442,26 @@ leave_126:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V14.B16, V14.B16
 
-leave_127:
+leave_144:
 
-plain_123:
+plain_137:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_130
+	BLE  keys_end_148
 	TST  $3, R3
-	BEQ  group_129
+	BEQ  group_147
 
-step_128:
+step_146:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_133
+	BNE  seen_151
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_131
+	BEQ  passed_149
 
-seen_133:
+seen_151:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F15
 	VAND  V0.B16, V1.B16, V2.B16
@@ -7488,168 +8471,168 @@ seen_133:
 	VSHL  $16, V15.S4, V15.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_134
+	BEQ   skip_152
 	WORD  $0x4f821223 // fmla v3.4s, v17.4s, v2.s[0]
 
-skip_134:
+skip_152:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_135
+	BEQ   skip_153
 	WORD  $0x4fa21226 // fmla v6.4s, v17.4s, v2.s[1]
 
-skip_135:
+skip_153:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_136
+	BEQ   skip_154
 	WORD  $0x4f821a29 // fmla v9.4s, v17.4s, v2.s[2]
 
-skip_136:
+skip_154:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_137
+	BEQ   skip_155
 	WORD  $0x4fa21a2c // fmla v12.4s, v17.4s, v2.s[3]
 
-skip_137:
+skip_155:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_138
+	BEQ   skip_156
 	WORD  $0x4f8111e3 // fmla v3.4s, v15.4s, v1.s[0]
 
-skip_138:
+skip_156:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_139
+	BEQ   skip_157
 	WORD  $0x4fa111e6 // fmla v6.4s, v15.4s, v1.s[1]
 
-skip_139:
+skip_157:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_140
+	BEQ   skip_158
 	WORD  $0x4f8119e9 // fmla v9.4s, v15.4s, v1.s[2]
 
-skip_140:
+skip_158:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_141
+	BEQ   skip_159
 	WORD  $0x4fa119ec // fmla v12.4s, v15.4s, v1.s[3]
 
-skip_141:
+skip_159:
 	FMOVQ 32(R4), F15
 	VAND  V0.B16, V16.B16, V17.B16
 	VSHL  $16, V16.S4, V16.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_142
+	BEQ   skip_160
 	WORD  $0x4f821224 // fmla v4.4s, v17.4s, v2.s[0]
 
-skip_142:
+skip_160:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_143
+	BEQ   skip_161
 	WORD  $0x4fa21227 // fmla v7.4s, v17.4s, v2.s[1]
 
-skip_143:
+skip_161:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_144
+	BEQ   skip_162
 	WORD  $0x4f821a2a // fmla v10.4s, v17.4s, v2.s[2]
 
-skip_144:
+skip_162:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_145
+	BEQ   skip_163
 	WORD  $0x4fa21a2d // fmla v13.4s, v17.4s, v2.s[3]
 
-skip_145:
+skip_163:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_146
+	BEQ   skip_164
 	WORD  $0x4f811204 // fmla v4.4s, v16.4s, v1.s[0]
 
-skip_146:
+skip_164:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_147
+	BEQ   skip_165
 	WORD  $0x4fa11207 // fmla v7.4s, v16.4s, v1.s[1]
 
-skip_147:
+skip_165:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_148
+	BEQ   skip_166
 	WORD  $0x4f811a0a // fmla v10.4s, v16.4s, v1.s[2]
 
-skip_148:
+skip_166:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_149
+	BEQ   skip_167
 	WORD  $0x4fa11a0d // fmla v13.4s, v16.4s, v1.s[3]
 
-skip_149:
+skip_167:
 	VAND  V0.B16, V15.B16, V17.B16
 	VSHL  $16, V15.S4, V15.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_150
+	BEQ   skip_168
 	WORD  $0x4f821225 // fmla v5.4s, v17.4s, v2.s[0]
 
-skip_150:
+skip_168:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_151
+	BEQ   skip_169
 	WORD  $0x4fa21228 // fmla v8.4s, v17.4s, v2.s[1]
 
-skip_151:
+skip_169:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_152
+	BEQ   skip_170
 	WORD  $0x4f821a2b // fmla v11.4s, v17.4s, v2.s[2]
 
-skip_152:
+skip_170:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_153
+	BEQ   skip_171
 	WORD  $0x4fa21a2e // fmla v14.4s, v17.4s, v2.s[3]
 
-skip_153:
+skip_171:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_154
+	BEQ   skip_172
 	WORD  $0x4f8111e5 // fmla v5.4s, v15.4s, v1.s[0]
 
-skip_154:
+skip_172:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_155
+	BEQ   skip_173
 	WORD  $0x4fa111e8 // fmla v8.4s, v15.4s, v1.s[1]
 
-skip_155:
+skip_173:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_156
+	BEQ   skip_174
 	WORD  $0x4f8119eb // fmla v11.4s, v15.4s, v1.s[2]
 
-skip_156:
+skip_174:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_157
+	BEQ   skip_175
 	WORD  $0x4fa119ee // fmla v14.4s, v15.4s, v1.s[3]
 
-skip_157:
+skip_175:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_132
+	JMP added_150
 
-passed_131:
+passed_149:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_132:
+added_150:
 	SUBS $1, R3, R3
-	BEQ  keys_end_130
+	BEQ  keys_end_148
 	TST  $3, R3
-	BNE  step_128
+	BNE  step_146
 
-group_129:
+group_147:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -7670,7 +8653,7 @@ group_129:
 	MOVD  8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_128
+	BNE   step_146
 	FMOVQ (R5), F1
 	FMOVQ (R4), F15
 	VAND  V0.B16, V1.B16, V2.B16
@@ -7824,9 +8807,9 @@ group_129:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_129
+	BNE   group_147
 
-keys_end_130:
+keys_end_148:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
@@ -7862,15 +8845,24 @@ tile_8:
 	FMOVQ 32(R6), F13
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_158
+	CBZ   R7, plain_176
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V14.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_159
+	BEQ   leave_177
+	CMPW  R19, R7
+	BNE   scale_178
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_177
+
+scale_178:
 	FMOVS R7, F15
 	WORD  $0x4f8f90a5 // fmul v5.4s, v5.4s, v15.s[0]
 	WORD  $0x4ea0f8b0 // fabs v16.4s, v5.4s
@@ -7885,10 +8877,18 @@ tile_8:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V7.B16, V7.B16
 
-leave_159:
+leave_177:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_160
+	BEQ   leave_179
+	CMPW  R19, R7
+	BNE   scale_180
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_179
+
+scale_180:
 	FMOVS R7, F15
 	WORD  $0x4f8f9108 // fmul v8.4s, v8.4s, v15.s[0]
 	WORD  $0x4ea0f910 // fabs v16.4s, v8.4s
@@ -7903,10 +8903,18 @@ leave_159:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V10.B16, V10.B16
 
-leave_160:
+leave_179:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_161
+	BEQ   leave_181
+	CMPW  R19, R7
+	BNE   scale_182
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_181
+
+scale_182:
 	FMOVS R7, F15
 	WORD  $0x4f8f916b // fmul v11.4s, v11.4s, v15.s[0]
 	WORD  $0x4ea0f970 // fabs v16.4s, v11.4s
@@ -7921,26 +8929,26 @@ leave_160:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V13.B16, V13.B16
 
-leave_161:
+leave_181:
 
-plain_158:
+plain_176:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_164
+	BLE  keys_end_185
 	TST  $3, R3
-	BEQ  group_163
+	BEQ  group_184
 
-step_162:
+step_183:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_167
+	BNE   seen_188
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_165
+	BEQ   passed_186
 
-seen_167:
+seen_188:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F14
@@ -7953,132 +8961,132 @@ seen_167:
 	VSHL  $16, V14.S4, V14.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_168
+	BEQ   skip_189
 	WORD  $0x4f831205 // fmla v5.4s, v16.4s, v3.s[0]
 
-skip_168:
+skip_189:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_169
+	BEQ   skip_190
 	WORD  $0x4fa31208 // fmla v8.4s, v16.4s, v3.s[1]
 
-skip_169:
+skip_190:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_170
+	BEQ   skip_191
 	WORD  $0x4f84120b // fmla v11.4s, v16.4s, v4.s[0]
 
-skip_170:
+skip_191:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_171
+	BEQ   skip_192
 	WORD  $0x4f8111c5 // fmla v5.4s, v14.4s, v1.s[0]
 
-skip_171:
+skip_192:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_172
+	BEQ   skip_193
 	WORD  $0x4fa111c8 // fmla v8.4s, v14.4s, v1.s[1]
 
-skip_172:
+skip_193:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_173
+	BEQ   skip_194
 	WORD  $0x4f8211cb // fmla v11.4s, v14.4s, v2.s[0]
 
-skip_173:
+skip_194:
 	FMOVQ 32(R4), F14
 	VAND  V0.B16, V15.B16, V16.B16
 	VSHL  $16, V15.S4, V15.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_174
+	BEQ   skip_195
 	WORD  $0x4f831206 // fmla v6.4s, v16.4s, v3.s[0]
 
-skip_174:
+skip_195:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_175
+	BEQ   skip_196
 	WORD  $0x4fa31209 // fmla v9.4s, v16.4s, v3.s[1]
 
-skip_175:
+skip_196:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_176
+	BEQ   skip_197
 	WORD  $0x4f84120c // fmla v12.4s, v16.4s, v4.s[0]
 
-skip_176:
+skip_197:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_177
+	BEQ   skip_198
 	WORD  $0x4f8111e6 // fmla v6.4s, v15.4s, v1.s[0]
 
-skip_177:
+skip_198:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_178
+	BEQ   skip_199
 	WORD  $0x4fa111e9 // fmla v9.4s, v15.4s, v1.s[1]
 
-skip_178:
+skip_199:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_179
+	BEQ   skip_200
 	WORD  $0x4f8211ec // fmla v12.4s, v15.4s, v2.s[0]
 
-skip_179:
+skip_200:
 	VAND  V0.B16, V14.B16, V16.B16
 	VSHL  $16, V14.S4, V14.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_180
+	BEQ   skip_201
 	WORD  $0x4f831207 // fmla v7.4s, v16.4s, v3.s[0]
 
-skip_180:
+skip_201:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_181
+	BEQ   skip_202
 	WORD  $0x4fa3120a // fmla v10.4s, v16.4s, v3.s[1]
 
-skip_181:
+skip_202:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_182
+	BEQ   skip_203
 	WORD  $0x4f84120d // fmla v13.4s, v16.4s, v4.s[0]
 
-skip_182:
+skip_203:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_183
+	BEQ   skip_204
 	WORD  $0x4f8111c7 // fmla v7.4s, v14.4s, v1.s[0]
 
-skip_183:
+skip_204:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_184
+	BEQ   skip_205
 	WORD  $0x4fa111ca // fmla v10.4s, v14.4s, v1.s[1]
 
-skip_184:
+skip_205:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_185
+	BEQ   skip_206
 	WORD  $0x4f8211cd // fmla v13.4s, v14.4s, v2.s[0]
 
-skip_185:
+skip_206:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_166
+	JMP added_187
 
-passed_165:
+passed_186:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_166:
+added_187:
 	SUBS $1, R3, R3
-	BEQ  keys_end_164
+	BEQ  keys_end_185
 	TST  $3, R3
-	BNE  step_162
+	BNE  step_183
 
-group_163:
+group_184:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVWU 8(R6), R7
@@ -8099,7 +9107,7 @@ group_163:
 	MOVWU 8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_162
+	BNE   step_183
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F14
@@ -8241,9 +9249,9 @@ group_163:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_163
+	BNE   group_184
 
-keys_end_164:
+keys_end_185:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -8271,15 +9279,24 @@ tile_9:
 	FMOVQ 32(R6), F8
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_186
+	CBZ   R7, plain_207
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V9.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_187
+	BEQ   leave_208
+	CMPW  R19, R7
+	BNE   scale_209
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_208
+
+scale_209:
 	FMOVS R7, F10
 	WORD  $0x4f8a9063 // fmul v3.4s, v3.4s, v10.s[0]
 	WORD  $0x4ea0f86b // fabs v11.4s, v3.4s
@@ -8294,10 +9311,18 @@ tile_9:
 	WORD  $0x4ea9356b // cmgt v11.4s, v11.4s, v9.4s
 	VAND  V11.B16, V5.B16, V5.B16
 
-leave_187:
+leave_208:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_188
+	BEQ   leave_210
+	CMPW  R19, R7
+	BNE   scale_211
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_210
+
+scale_211:
 	FMOVS R7, F10
 	WORD  $0x4f8a90c6 // fmul v6.4s, v6.4s, v10.s[0]
 	WORD  $0x4ea0f8cb // fabs v11.4s, v6.4s
@@ -8312,23 +9337,23 @@ leave_187:
 	WORD  $0x4ea9356b // cmgt v11.4s, v11.4s, v9.4s
 	VAND  V11.B16, V8.B16, V8.B16
 
-leave_188:
+leave_210:
 
-plain_186:
+plain_207:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_191
+	BLE  keys_end_214
 	TST  $3, R3
-	BEQ  group_190
+	BEQ  group_213
 
-step_189:
+step_212:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_192
+	BEQ  passed_215
 
-seen_194:
+seen_217:
 	FMOVD (R5), F1
 	FMOVQ (R4), F9
 	VAND  V0.B16, V1.B16, V2.B16
@@ -8338,96 +9363,96 @@ seen_194:
 	VSHL  $16, V9.S4, V9.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_195
+	BEQ   skip_218
 	WORD  $0x4f821163 // fmla v3.4s, v11.4s, v2.s[0]
 
-skip_195:
+skip_218:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_196
+	BEQ   skip_219
 	WORD  $0x4fa21166 // fmla v6.4s, v11.4s, v2.s[1]
 
-skip_196:
+skip_219:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_197
+	BEQ   skip_220
 	WORD  $0x4f811123 // fmla v3.4s, v9.4s, v1.s[0]
 
-skip_197:
+skip_220:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_198
+	BEQ   skip_221
 	WORD  $0x4fa11126 // fmla v6.4s, v9.4s, v1.s[1]
 
-skip_198:
+skip_221:
 	FMOVQ 32(R4), F9
 	VAND  V0.B16, V10.B16, V11.B16
 	VSHL  $16, V10.S4, V10.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_199
+	BEQ   skip_222
 	WORD  $0x4f821164 // fmla v4.4s, v11.4s, v2.s[0]
 
-skip_199:
+skip_222:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_200
+	BEQ   skip_223
 	WORD  $0x4fa21167 // fmla v7.4s, v11.4s, v2.s[1]
 
-skip_200:
+skip_223:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_201
+	BEQ   skip_224
 	WORD  $0x4f811144 // fmla v4.4s, v10.4s, v1.s[0]
 
-skip_201:
+skip_224:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_202
+	BEQ   skip_225
 	WORD  $0x4fa11147 // fmla v7.4s, v10.4s, v1.s[1]
 
-skip_202:
+skip_225:
 	VAND  V0.B16, V9.B16, V11.B16
 	VSHL  $16, V9.S4, V9.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_203
+	BEQ   skip_226
 	WORD  $0x4f821165 // fmla v5.4s, v11.4s, v2.s[0]
 
-skip_203:
+skip_226:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_204
+	BEQ   skip_227
 	WORD  $0x4fa21168 // fmla v8.4s, v11.4s, v2.s[1]
 
-skip_204:
+skip_227:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_205
+	BEQ   skip_228
 	WORD  $0x4f811125 // fmla v5.4s, v9.4s, v1.s[0]
 
-skip_205:
+skip_228:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_206
+	BEQ   skip_229
 	WORD  $0x4fa11128 // fmla v8.4s, v9.4s, v1.s[1]
 
-skip_206:
+skip_229:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_193
+	JMP added_216
 
-passed_192:
+passed_215:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_193:
+added_216:
 	SUBS $1, R3, R3
-	BEQ  keys_end_191
+	BEQ  keys_end_214
 	TST  $3, R3
-	BNE  step_189
+	BNE  step_212
 
-group_190:
+group_213:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	ADD   R12, R6, R6
@@ -8440,7 +9465,7 @@ group_190:
 	MOVD  (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_189
+	BNE   step_212
 	FMOVD (R5), F1
 	FMOVQ (R4), F9
 	VAND  V0.B16, V1.B16, V2.B16
@@ -8546,9 +9571,9 @@ group_190:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_190
+	BNE   group_213
 
-keys_end_191:
+keys_end_214:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
@@ -8568,15 +9593,24 @@ tile_10:
 	FMOVQ 32(R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_207
+	CBZ   R7, plain_230
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_208
+	BEQ   leave_231
+	CMPW  R19, R7
+	BNE   scale_232
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_231
+
+scale_232:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
@@ -8591,23 +9625,23 @@ tile_10:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_208:
+leave_231:
 
-plain_207:
+plain_230:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_211
+	BLE  keys_end_235
 	TST  $3, R3
-	BEQ  group_210
+	BEQ  group_234
 
-step_209:
+step_233:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_212
+	BEQ   passed_236
 
-seen_214:
+seen_238:
 	FMOVS (R5), F1
 	FMOVQ (R4), F6
 	VAND  V0.B16, V1.B16, V2.B16
@@ -8617,60 +9651,60 @@ seen_214:
 	VSHL  $16, V6.S4, V6.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_215
+	BEQ   skip_239
 	WORD  $0x4f821103 // fmla v3.4s, v8.4s, v2.s[0]
 
-skip_215:
+skip_239:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_216
+	BEQ   skip_240
 	WORD  $0x4f8110c3 // fmla v3.4s, v6.4s, v1.s[0]
 
-skip_216:
+skip_240:
 	FMOVQ 32(R4), F6
 	VAND  V0.B16, V7.B16, V8.B16
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_217
+	BEQ   skip_241
 	WORD  $0x4f821104 // fmla v4.4s, v8.4s, v2.s[0]
 
-skip_217:
+skip_241:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_218
+	BEQ   skip_242
 	WORD  $0x4f8110e4 // fmla v4.4s, v7.4s, v1.s[0]
 
-skip_218:
+skip_242:
 	VAND  V0.B16, V6.B16, V8.B16
 	VSHL  $16, V6.S4, V6.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_219
+	BEQ   skip_243
 	WORD  $0x4f821105 // fmla v5.4s, v8.4s, v2.s[0]
 
-skip_219:
+skip_243:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_220
+	BEQ   skip_244
 	WORD  $0x4f8110c5 // fmla v5.4s, v6.4s, v1.s[0]
 
-skip_220:
+skip_244:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_213
+	JMP added_237
 
-passed_212:
+passed_236:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_213:
+added_237:
 	SUBS $1, R3, R3
-	BEQ  keys_end_211
+	BEQ  keys_end_235
 	TST  $3, R3
-	BNE  step_209
+	BNE  step_233
 
-group_210:
+group_234:
 	MOVD  R5, R6
 	MOVWU (R6), R8
 	ADD   R12, R6, R6
@@ -8683,7 +9717,7 @@ group_210:
 	MOVWU (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_209
+	BNE   step_233
 	FMOVS (R5), F1
 	FMOVQ (R4), F6
 	VAND  V0.B16, V1.B16, V2.B16
@@ -8765,9 +9799,9 @@ group_210:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_210
+	BNE   group_234
 
-keys_end_211:
+keys_end_235:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
@@ -8783,9 +9817,9 @@ rows_end_4:
 
 strip_end_2:
 
-strip_221:
+strip_245:
 	CMP  $8, R10
-	BLT  strip_end_222
+	BLT  strip_end_246
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -8793,30 +9827,30 @@ strip_221:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_223:
+rows_247:
 	CMP $10, R2
-	BGT tile_225
+	BGT tile_249
 	CMP $8, R2
-	BGT tile_226
+	BGT tile_250
 	CMP $7, R2
-	BGT tile_225
+	BGT tile_249
 	CMP $6, R2
-	BGT tile_227
+	BGT tile_251
 	CMP $5, R2
-	BGT tile_226
+	BGT tile_250
 	CMP $4, R2
-	BGT tile_228
+	BGT tile_252
 	CMP $3, R2
-	BGT tile_227
+	BGT tile_251
 	CMP $2, R2
-	BGT tile_228
+	BGT tile_252
 	CMP $1, R2
-	BGT tile_229
+	BGT tile_253
 	CMP $0, R2
-	BGT tile_230
-	JMP rows_end_224
+	BGT tile_254
+	JMP rows_end_248
 
-tile_225:
+tile_249:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -8843,15 +9877,23 @@ tile_225:
 	FMOVQ 16(R6), F20
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_231
+	CBZ   R7, plain_255
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V21.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_232
+	BEQ   leave_256
+	CMPW  R19, R7
+	BNE   scale_257
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_256
+
+scale_257:
 	FMOVS R7, F22
 	WORD  $0x4f9690a5 // fmul v5.4s, v5.4s, v22.s[0]
 	WORD  $0x4ea0f8b7 // fabs v23.4s, v5.4s
@@ -8862,10 +9904,17 @@ tile_225:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V6.B16, V6.B16
 
-leave_232:
+leave_256:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_233
+	BEQ   leave_258
+	CMPW  R19, R7
+	BNE   scale_259
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_258
+
+scale_259:
 	FMOVS R7, F22
 	WORD  $0x4f9690e7 // fmul v7.4s, v7.4s, v22.s[0]
 	WORD  $0x4ea0f8f7 // fabs v23.4s, v7.4s
@@ -8876,10 +9925,17 @@ leave_232:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V8.B16, V8.B16
 
-leave_233:
+leave_258:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_234
+	BEQ   leave_260
+	CMPW  R19, R7
+	BNE   scale_261
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_260
+
+scale_261:
 	FMOVS R7, F22
 	WORD  $0x4f969129 // fmul v9.4s, v9.4s, v22.s[0]
 	WORD  $0x4ea0f937 // fabs v23.4s, v9.4s
@@ -8890,10 +9946,17 @@ leave_233:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V10.B16, V10.B16
 
-leave_234:
+leave_260:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_235
+	BEQ   leave_262
+	CMPW  R19, R7
+	BNE   scale_263
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_262
+
+scale_263:
 	FMOVS R7, F22
 	WORD  $0x4f96916b // fmul v11.4s, v11.4s, v22.s[0]
 	WORD  $0x4ea0f977 // fabs v23.4s, v11.4s
@@ -8904,10 +9967,17 @@ leave_234:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V12.B16, V12.B16
 
-leave_235:
+leave_262:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_236
+	BEQ   leave_264
+	CMPW  R19, R7
+	BNE   scale_265
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_264
+
+scale_265:
 	FMOVS R7, F22
 	WORD  $0x4f9691ad // fmul v13.4s, v13.4s, v22.s[0]
 	WORD  $0x4ea0f9b7 // fabs v23.4s, v13.4s
@@ -8918,10 +9988,17 @@ leave_235:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V14.B16, V14.B16
 
-leave_236:
+leave_264:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_237
+	BEQ   leave_266
+	CMPW  R19, R7
+	BNE   scale_267
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_266
+
+scale_267:
 	FMOVS R7, F22
 	WORD  $0x4f9691ef // fmul v15.4s, v15.4s, v22.s[0]
 	WORD  $0x4ea0f9f7 // fabs v23.4s, v15.4s
@@ -8932,10 +10009,17 @@ leave_236:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V16.B16, V16.B16
 
-leave_237:
+leave_266:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_238
+	BEQ   leave_268
+	CMPW  R19, R7
+	BNE   scale_269
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_268
+
+scale_269:
 	FMOVS R7, F22
 	WORD  $0x4f969231 // fmul v17.4s, v17.4s, v22.s[0]
 	WORD  $0x4ea0fa37 // fabs v23.4s, v17.4s
@@ -8946,10 +10030,17 @@ leave_237:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V18.B16, V18.B16
 
-leave_238:
+leave_268:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_239
+	BEQ   leave_270
+	CMPW  R19, R7
+	BNE   scale_271
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	JMP   leave_270
+
+scale_271:
 	FMOVS R7, F22
 	WORD  $0x4f969273 // fmul v19.4s, v19.4s, v22.s[0]
 	WORD  $0x4ea0fa77 // fabs v23.4s, v19.4s
@@ -8960,32 +10051,32 @@ leave_238:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V20.B16, V20.B16
 
-leave_239:
+leave_270:
 
-plain_231:
+plain_255:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_242
+	BLE  keys_end_274
 	TST  $3, R3
-	BEQ  group_241
+	BEQ  group_273
 
-step_240:
+step_272:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_245
+	BNE  seen_277
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_245
+	BNE  seen_277
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_245
+	BNE  seen_277
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_243
+	BEQ  passed_275
 
-seen_245:
+seen_277:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F21
@@ -8998,213 +10089,213 @@ seen_245:
 	VSHL  $16, V21.S4, V21.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_246
+	BEQ   skip_278
 	WORD  $0x4f8312e5 // fmla v5.4s, v23.4s, v3.s[0]
 
-skip_246:
+skip_278:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_247
+	BEQ   skip_279
 	WORD  $0x4fa312e7 // fmla v7.4s, v23.4s, v3.s[1]
 
-skip_247:
+skip_279:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_248
+	BEQ   skip_280
 	WORD  $0x4f831ae9 // fmla v9.4s, v23.4s, v3.s[2]
 
-skip_248:
+skip_280:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_249
+	BEQ   skip_281
 	WORD  $0x4fa31aeb // fmla v11.4s, v23.4s, v3.s[3]
 
-skip_249:
+skip_281:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_250
+	BEQ   skip_282
 	WORD  $0x4f8412ed // fmla v13.4s, v23.4s, v4.s[0]
 
-skip_250:
+skip_282:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_251
+	BEQ   skip_283
 	WORD  $0x4fa412ef // fmla v15.4s, v23.4s, v4.s[1]
 
-skip_251:
+skip_283:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_252
+	BEQ   skip_284
 	WORD  $0x4f841af1 // fmla v17.4s, v23.4s, v4.s[2]
 
-skip_252:
+skip_284:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_253
+	BEQ   skip_285
 	WORD  $0x4fa41af3 // fmla v19.4s, v23.4s, v4.s[3]
 
-skip_253:
+skip_285:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_254
+	BEQ   skip_286
 	WORD  $0x4f8112a5 // fmla v5.4s, v21.4s, v1.s[0]
 
-skip_254:
+skip_286:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_255
+	BEQ   skip_287
 	WORD  $0x4fa112a7 // fmla v7.4s, v21.4s, v1.s[1]
 
-skip_255:
+skip_287:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_256
+	BEQ   skip_288
 	WORD  $0x4f811aa9 // fmla v9.4s, v21.4s, v1.s[2]
 
-skip_256:
+skip_288:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_257
+	BEQ   skip_289
 	WORD  $0x4fa11aab // fmla v11.4s, v21.4s, v1.s[3]
 
-skip_257:
+skip_289:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_258
+	BEQ   skip_290
 	WORD  $0x4f8212ad // fmla v13.4s, v21.4s, v2.s[0]
 
-skip_258:
+skip_290:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_259
+	BEQ   skip_291
 	WORD  $0x4fa212af // fmla v15.4s, v21.4s, v2.s[1]
 
-skip_259:
+skip_291:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_260
+	BEQ   skip_292
 	WORD  $0x4f821ab1 // fmla v17.4s, v21.4s, v2.s[2]
 
-skip_260:
+skip_292:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_261
+	BEQ   skip_293
 	WORD  $0x4fa21ab3 // fmla v19.4s, v21.4s, v2.s[3]
 
-skip_261:
+skip_293:
 	VAND  V0.B16, V22.B16, V23.B16
 	VSHL  $16, V22.S4, V22.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_262
+	BEQ   skip_294
 	WORD  $0x4f8312e6 // fmla v6.4s, v23.4s, v3.s[0]
 
-skip_262:
+skip_294:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_263
+	BEQ   skip_295
 	WORD  $0x4fa312e8 // fmla v8.4s, v23.4s, v3.s[1]
 
-skip_263:
+skip_295:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_264
+	BEQ   skip_296
 	WORD  $0x4f831aea // fmla v10.4s, v23.4s, v3.s[2]
 
-skip_264:
+skip_296:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_265
+	BEQ   skip_297
 	WORD  $0x4fa31aec // fmla v12.4s, v23.4s, v3.s[3]
 
-skip_265:
+skip_297:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_266
+	BEQ   skip_298
 	WORD  $0x4f8412ee // fmla v14.4s, v23.4s, v4.s[0]
 
-skip_266:
+skip_298:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_267
+	BEQ   skip_299
 	WORD  $0x4fa412f0 // fmla v16.4s, v23.4s, v4.s[1]
 
-skip_267:
+skip_299:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_268
+	BEQ   skip_300
 	WORD  $0x4f841af2 // fmla v18.4s, v23.4s, v4.s[2]
 
-skip_268:
+skip_300:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_269
+	BEQ   skip_301
 	WORD  $0x4fa41af4 // fmla v20.4s, v23.4s, v4.s[3]
 
-skip_269:
+skip_301:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_270
+	BEQ   skip_302
 	WORD  $0x4f8112c6 // fmla v6.4s, v22.4s, v1.s[0]
 
-skip_270:
+skip_302:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_271
+	BEQ   skip_303
 	WORD  $0x4fa112c8 // fmla v8.4s, v22.4s, v1.s[1]
 
-skip_271:
+skip_303:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_272
+	BEQ   skip_304
 	WORD  $0x4f811aca // fmla v10.4s, v22.4s, v1.s[2]
 
-skip_272:
+skip_304:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_273
+	BEQ   skip_305
 	WORD  $0x4fa11acc // fmla v12.4s, v22.4s, v1.s[3]
 
-skip_273:
+skip_305:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_274
+	BEQ   skip_306
 	WORD  $0x4f8212ce // fmla v14.4s, v22.4s, v2.s[0]
 
-skip_274:
+skip_306:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_275
+	BEQ   skip_307
 	WORD  $0x4fa212d0 // fmla v16.4s, v22.4s, v2.s[1]
 
-skip_275:
+skip_307:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_276
+	BEQ   skip_308
 	WORD  $0x4f821ad2 // fmla v18.4s, v22.4s, v2.s[2]
 
-skip_276:
+skip_308:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_277
+	BEQ   skip_309
 	WORD  $0x4fa21ad4 // fmla v20.4s, v22.4s, v2.s[3]
 
-skip_277:
+skip_309:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_244
+	JMP added_276
 
-passed_243:
+passed_275:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_244:
+added_276:
 	SUBS $1, R3, R3
-	BEQ  keys_end_242
+	BEQ  keys_end_274
 	TST  $3, R3
-	BNE  step_240
+	BNE  step_272
 
-group_241:
+group_273:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -9241,7 +10332,7 @@ group_241:
 	MOVD  24(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_240
+	BNE   step_272
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F21
@@ -9427,9 +10518,9 @@ group_241:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_241
+	BNE   group_273
 
-keys_end_242:
+keys_end_274:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -9456,9 +10547,9 @@ keys_end_242:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_226:
+tile_250:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -9479,15 +10570,23 @@ tile_226:
 	FMOVQ 16(R6), F16
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_278
+	CBZ   R7, plain_310
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V17.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_279
+	BEQ   leave_311
+	CMPW  R19, R7
+	BNE   scale_312
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_311
+
+scale_312:
 	FMOVS R7, F18
 	WORD  $0x4f9290a5 // fmul v5.4s, v5.4s, v18.s[0]
 	WORD  $0x4ea0f8b3 // fabs v19.4s, v5.4s
@@ -9498,10 +10597,17 @@ tile_226:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V6.B16, V6.B16
 
-leave_279:
+leave_311:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_280
+	BEQ   leave_313
+	CMPW  R19, R7
+	BNE   scale_314
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_313
+
+scale_314:
 	FMOVS R7, F18
 	WORD  $0x4f9290e7 // fmul v7.4s, v7.4s, v18.s[0]
 	WORD  $0x4ea0f8f3 // fabs v19.4s, v7.4s
@@ -9512,10 +10618,17 @@ leave_279:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V8.B16, V8.B16
 
-leave_280:
+leave_313:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_281
+	BEQ   leave_315
+	CMPW  R19, R7
+	BNE   scale_316
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_315
+
+scale_316:
 	FMOVS R7, F18
 	WORD  $0x4f929129 // fmul v9.4s, v9.4s, v18.s[0]
 	WORD  $0x4ea0f933 // fabs v19.4s, v9.4s
@@ -9526,10 +10639,17 @@ leave_280:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V10.B16, V10.B16
 
-leave_281:
+leave_315:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_282
+	BEQ   leave_317
+	CMPW  R19, R7
+	BNE   scale_318
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_317
+
+scale_318:
 	FMOVS R7, F18
 	WORD  $0x4f92916b // fmul v11.4s, v11.4s, v18.s[0]
 	WORD  $0x4ea0f973 // fabs v19.4s, v11.4s
@@ -9540,10 +10660,17 @@ leave_281:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V12.B16, V12.B16
 
-leave_282:
+leave_317:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_283
+	BEQ   leave_319
+	CMPW  R19, R7
+	BNE   scale_320
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_319
+
+scale_320:
 	FMOVS R7, F18
 	WORD  $0x4f9291ad // fmul v13.4s, v13.4s, v18.s[0]
 	WORD  $0x4ea0f9b3 // fabs v19.4s, v13.4s
@@ -9554,10 +10681,17 @@ leave_282:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V14.B16, V14.B16
 
-leave_283:
+leave_319:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_284
+	BEQ   leave_321
+	CMPW  R19, R7
+	BNE   scale_322
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_321
+
+scale_322:
 	FMOVS R7, F18
 	WORD  $0x4f9291ef // fmul v15.4s, v15.4s, v18.s[0]
 	WORD  $0x4ea0f9f3 // fabs v19.4s, v15.4s
@@ -9568,29 +10702,29 @@ leave_283:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V16.B16, V16.B16
 
-leave_284:
+leave_321:
 
-plain_278:
+plain_310:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_287
+	BLE  keys_end_325
 	TST  $3, R3
-	BEQ  group_286
+	BEQ  group_324
 
-step_285:
+step_323:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_290
+	BNE  seen_328
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_290
+	BNE  seen_328
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_288
+	BEQ  passed_326
 
-seen_290:
+seen_328:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F17
@@ -9603,165 +10737,165 @@ seen_290:
 	VSHL  $16, V17.S4, V17.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_291
+	BEQ   skip_329
 	WORD  $0x4f831265 // fmla v5.4s, v19.4s, v3.s[0]
 
-skip_291:
+skip_329:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_292
+	BEQ   skip_330
 	WORD  $0x4fa31267 // fmla v7.4s, v19.4s, v3.s[1]
 
-skip_292:
+skip_330:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_293
+	BEQ   skip_331
 	WORD  $0x4f831a69 // fmla v9.4s, v19.4s, v3.s[2]
 
-skip_293:
+skip_331:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_294
+	BEQ   skip_332
 	WORD  $0x4fa31a6b // fmla v11.4s, v19.4s, v3.s[3]
 
-skip_294:
+skip_332:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_295
+	BEQ   skip_333
 	WORD  $0x4f84126d // fmla v13.4s, v19.4s, v4.s[0]
 
-skip_295:
+skip_333:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_296
+	BEQ   skip_334
 	WORD  $0x4fa4126f // fmla v15.4s, v19.4s, v4.s[1]
 
-skip_296:
+skip_334:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_297
+	BEQ   skip_335
 	WORD  $0x4f811225 // fmla v5.4s, v17.4s, v1.s[0]
 
-skip_297:
+skip_335:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_298
+	BEQ   skip_336
 	WORD  $0x4fa11227 // fmla v7.4s, v17.4s, v1.s[1]
 
-skip_298:
+skip_336:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_299
+	BEQ   skip_337
 	WORD  $0x4f811a29 // fmla v9.4s, v17.4s, v1.s[2]
 
-skip_299:
+skip_337:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_300
+	BEQ   skip_338
 	WORD  $0x4fa11a2b // fmla v11.4s, v17.4s, v1.s[3]
 
-skip_300:
+skip_338:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_301
+	BEQ   skip_339
 	WORD  $0x4f82122d // fmla v13.4s, v17.4s, v2.s[0]
 
-skip_301:
+skip_339:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_302
+	BEQ   skip_340
 	WORD  $0x4fa2122f // fmla v15.4s, v17.4s, v2.s[1]
 
-skip_302:
+skip_340:
 	VAND  V0.B16, V18.B16, V19.B16
 	VSHL  $16, V18.S4, V18.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_303
+	BEQ   skip_341
 	WORD  $0x4f831266 // fmla v6.4s, v19.4s, v3.s[0]
 
-skip_303:
+skip_341:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_304
+	BEQ   skip_342
 	WORD  $0x4fa31268 // fmla v8.4s, v19.4s, v3.s[1]
 
-skip_304:
+skip_342:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_305
+	BEQ   skip_343
 	WORD  $0x4f831a6a // fmla v10.4s, v19.4s, v3.s[2]
 
-skip_305:
+skip_343:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_306
+	BEQ   skip_344
 	WORD  $0x4fa31a6c // fmla v12.4s, v19.4s, v3.s[3]
 
-skip_306:
+skip_344:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_307
+	BEQ   skip_345
 	WORD  $0x4f84126e // fmla v14.4s, v19.4s, v4.s[0]
 
-skip_307:
+skip_345:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_308
+	BEQ   skip_346
 	WORD  $0x4fa41270 // fmla v16.4s, v19.4s, v4.s[1]
 
-skip_308:
+skip_346:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_309
+	BEQ   skip_347
 	WORD  $0x4f811246 // fmla v6.4s, v18.4s, v1.s[0]
 
-skip_309:
+skip_347:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_310
+	BEQ   skip_348
 	WORD  $0x4fa11248 // fmla v8.4s, v18.4s, v1.s[1]
 
-skip_310:
+skip_348:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_311
+	BEQ   skip_349
 	WORD  $0x4f811a4a // fmla v10.4s, v18.4s, v1.s[2]
 
-skip_311:
+skip_349:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_312
+	BEQ   skip_350
 	WORD  $0x4fa11a4c // fmla v12.4s, v18.4s, v1.s[3]
 
-skip_312:
+skip_350:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_313
+	BEQ   skip_351
 	WORD  $0x4f82124e // fmla v14.4s, v18.4s, v2.s[0]
 
-skip_313:
+skip_351:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_314
+	BEQ   skip_352
 	WORD  $0x4fa21250 // fmla v16.4s, v18.4s, v2.s[1]
 
-skip_314:
+skip_352:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_289
+	JMP added_327
 
-passed_288:
+passed_326:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_289:
+added_327:
 	SUBS $1, R3, R3
-	BEQ  keys_end_287
+	BEQ  keys_end_325
 	TST  $3, R3
-	BNE  step_285
+	BNE  step_323
 
-group_286:
+group_324:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -9790,7 +10924,7 @@ group_286:
 	MOVD  16(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_285
+	BNE   step_323
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F17
@@ -9944,9 +11078,9 @@ group_286:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_286
+	BNE   group_324
 
-keys_end_287:
+keys_end_325:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -9967,9 +11101,9 @@ keys_end_287:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_227:
+tile_251:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
@@ -9984,15 +11118,23 @@ tile_227:
 	FMOVQ 16(R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_315
+	CBZ   R7, plain_353
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_316
+	BEQ   leave_354
+	CMPW  R19, R7
+	BNE   scale_355
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_354
+
+scale_355:
 	FMOVS R7, F12
 	WORD  $0x4f8c9063 // fmul v3.4s, v3.4s, v12.s[0]
 	WORD  $0x4ea0f86d // fabs v13.4s, v3.4s
@@ -10003,10 +11145,17 @@ tile_227:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V4.B16, V4.B16
 
-leave_316:
+leave_354:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_317
+	BEQ   leave_356
+	CMPW  R19, R7
+	BNE   scale_357
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_356
+
+scale_357:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
@@ -10017,10 +11166,17 @@ leave_316:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_317:
+leave_356:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_318
+	BEQ   leave_358
+	CMPW  R19, R7
+	BNE   scale_359
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_358
+
+scale_359:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
@@ -10031,10 +11187,17 @@ leave_317:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_318:
+leave_358:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_319
+	BEQ   leave_360
+	CMPW  R19, R7
+	BNE   scale_361
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_360
+
+scale_361:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
@@ -10045,26 +11208,26 @@ leave_318:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_319:
+leave_360:
 
-plain_315:
+plain_353:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_322
+	BLE  keys_end_364
 	TST  $3, R3
-	BEQ  group_321
+	BEQ  group_363
 
-step_320:
+step_362:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_325
+	BNE  seen_367
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_323
+	BEQ  passed_365
 
-seen_325:
+seen_367:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F11
 	VAND  V0.B16, V1.B16, V2.B16
@@ -10074,117 +11237,117 @@ seen_325:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_326
+	BEQ   skip_368
 	WORD  $0x4f8211a3 // fmla v3.4s, v13.4s, v2.s[0]
 
-skip_326:
+skip_368:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_327
+	BEQ   skip_369
 	WORD  $0x4fa211a5 // fmla v5.4s, v13.4s, v2.s[1]
 
-skip_327:
+skip_369:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_328
+	BEQ   skip_370
 	WORD  $0x4f8219a7 // fmla v7.4s, v13.4s, v2.s[2]
 
-skip_328:
+skip_370:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_329
+	BEQ   skip_371
 	WORD  $0x4fa219a9 // fmla v9.4s, v13.4s, v2.s[3]
 
-skip_329:
+skip_371:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_330
+	BEQ   skip_372
 	WORD  $0x4f811163 // fmla v3.4s, v11.4s, v1.s[0]
 
-skip_330:
+skip_372:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_331
+	BEQ   skip_373
 	WORD  $0x4fa11165 // fmla v5.4s, v11.4s, v1.s[1]
 
-skip_331:
+skip_373:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_332
+	BEQ   skip_374
 	WORD  $0x4f811967 // fmla v7.4s, v11.4s, v1.s[2]
 
-skip_332:
+skip_374:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_333
+	BEQ   skip_375
 	WORD  $0x4fa11969 // fmla v9.4s, v11.4s, v1.s[3]
 
-skip_333:
+skip_375:
 	VAND  V0.B16, V12.B16, V13.B16
 	VSHL  $16, V12.S4, V12.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_334
+	BEQ   skip_376
 	WORD  $0x4f8211a4 // fmla v4.4s, v13.4s, v2.s[0]
 
-skip_334:
+skip_376:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_335
+	BEQ   skip_377
 	WORD  $0x4fa211a6 // fmla v6.4s, v13.4s, v2.s[1]
 
-skip_335:
+skip_377:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_336
+	BEQ   skip_378
 	WORD  $0x4f8219a8 // fmla v8.4s, v13.4s, v2.s[2]
 
-skip_336:
+skip_378:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_337
+	BEQ   skip_379
 	WORD  $0x4fa219aa // fmla v10.4s, v13.4s, v2.s[3]
 
-skip_337:
+skip_379:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_338
+	BEQ   skip_380
 	WORD  $0x4f811184 // fmla v4.4s, v12.4s, v1.s[0]
 
-skip_338:
+skip_380:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_339
+	BEQ   skip_381
 	WORD  $0x4fa11186 // fmla v6.4s, v12.4s, v1.s[1]
 
-skip_339:
+skip_381:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_340
+	BEQ   skip_382
 	WORD  $0x4f811988 // fmla v8.4s, v12.4s, v1.s[2]
 
-skip_340:
+skip_382:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_341
+	BEQ   skip_383
 	WORD  $0x4fa1198a // fmla v10.4s, v12.4s, v1.s[3]
 
-skip_341:
+skip_383:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_324
+	JMP added_366
 
-passed_323:
+passed_365:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_324:
+added_366:
 	SUBS $1, R3, R3
-	BEQ  keys_end_322
+	BEQ  keys_end_364
 	TST  $3, R3
-	BNE  step_320
+	BNE  step_362
 
-group_321:
+group_363:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -10205,7 +11368,7 @@ group_321:
 	MOVD  8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_320
+	BNE   step_362
 	FMOVQ (R5), F1
 	FMOVQ (R4), F11
 	VAND  V0.B16, V1.B16, V2.B16
@@ -10315,9 +11478,9 @@ group_321:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_321
+	BNE   group_363
 
-keys_end_322:
+keys_end_364:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
@@ -10332,9 +11495,9 @@ keys_end_322:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_228:
+tile_252:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -10346,15 +11509,23 @@ tile_228:
 	FMOVQ 16(R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_342
+	CBZ   R7, plain_384
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_343
+	BEQ   leave_385
+	CMPW  R19, R7
+	BNE   scale_386
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_385
+
+scale_386:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
@@ -10365,10 +11536,17 @@ tile_228:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_343:
+leave_385:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_344
+	BEQ   leave_387
+	CMPW  R19, R7
+	BNE   scale_388
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_387
+
+scale_388:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
@@ -10379,10 +11557,17 @@ leave_343:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_344:
+leave_387:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_345
+	BEQ   leave_389
+	CMPW  R19, R7
+	BNE   scale_390
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_389
+
+scale_390:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
@@ -10393,26 +11578,26 @@ leave_344:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_345:
+leave_389:
 
-plain_342:
+plain_384:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_348
+	BLE  keys_end_393
 	TST  $3, R3
-	BEQ  group_347
+	BEQ  group_392
 
-step_346:
+step_391:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_351
+	BNE   seen_396
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_349
+	BEQ   passed_394
 
-seen_351:
+seen_396:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F11
@@ -10425,93 +11610,93 @@ seen_351:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_352
+	BEQ   skip_397
 	WORD  $0x4f8311a5 // fmla v5.4s, v13.4s, v3.s[0]
 
-skip_352:
+skip_397:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_353
+	BEQ   skip_398
 	WORD  $0x4fa311a7 // fmla v7.4s, v13.4s, v3.s[1]
 
-skip_353:
+skip_398:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_354
+	BEQ   skip_399
 	WORD  $0x4f8411a9 // fmla v9.4s, v13.4s, v4.s[0]
 
-skip_354:
+skip_399:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_355
+	BEQ   skip_400
 	WORD  $0x4f811165 // fmla v5.4s, v11.4s, v1.s[0]
 
-skip_355:
+skip_400:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_356
+	BEQ   skip_401
 	WORD  $0x4fa11167 // fmla v7.4s, v11.4s, v1.s[1]
 
-skip_356:
+skip_401:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_357
+	BEQ   skip_402
 	WORD  $0x4f821169 // fmla v9.4s, v11.4s, v2.s[0]
 
-skip_357:
+skip_402:
 	VAND  V0.B16, V12.B16, V13.B16
 	VSHL  $16, V12.S4, V12.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_358
+	BEQ   skip_403
 	WORD  $0x4f8311a6 // fmla v6.4s, v13.4s, v3.s[0]
 
-skip_358:
+skip_403:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_359
+	BEQ   skip_404
 	WORD  $0x4fa311a8 // fmla v8.4s, v13.4s, v3.s[1]
 
-skip_359:
+skip_404:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_360
+	BEQ   skip_405
 	WORD  $0x4f8411aa // fmla v10.4s, v13.4s, v4.s[0]
 
-skip_360:
+skip_405:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_361
+	BEQ   skip_406
 	WORD  $0x4f811186 // fmla v6.4s, v12.4s, v1.s[0]
 
-skip_361:
+skip_406:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_362
+	BEQ   skip_407
 	WORD  $0x4fa11188 // fmla v8.4s, v12.4s, v1.s[1]
 
-skip_362:
+skip_407:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_363
+	BEQ   skip_408
 	WORD  $0x4f82118a // fmla v10.4s, v12.4s, v2.s[0]
 
-skip_363:
+skip_408:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_350
+	JMP added_395
 
-passed_349:
+passed_394:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_350:
+added_395:
 	SUBS $1, R3, R3
-	BEQ  keys_end_348
+	BEQ  keys_end_393
 	TST  $3, R3
-	BNE  step_346
+	BNE  step_391
 
-group_347:
+group_392:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVWU 8(R6), R7
@@ -10532,7 +11717,7 @@ group_347:
 	MOVWU 8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_346
+	BNE   step_391
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F11
@@ -10638,9 +11823,9 @@ group_347:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_347
+	BNE   group_392
 
-keys_end_348:
+keys_end_393:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -10652,9 +11837,9 @@ keys_end_348:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_229:
+tile_253:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
@@ -10663,15 +11848,23 @@ tile_229:
 	FMOVQ 16(R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_364
+	CBZ   R7, plain_409
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_365
+	BEQ   leave_410
+	CMPW  R19, R7
+	BNE   scale_411
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_410
+
+scale_411:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
@@ -10682,10 +11875,17 @@ tile_229:
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_365:
+leave_410:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_366
+	BEQ   leave_412
+	CMPW  R19, R7
+	BNE   scale_413
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_412
+
+scale_413:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
@@ -10696,23 +11896,23 @@ leave_365:
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_366:
+leave_412:
 
-plain_364:
+plain_409:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_369
+	BLE  keys_end_416
 	TST  $3, R3
-	BEQ  group_368
+	BEQ  group_415
 
-step_367:
+step_414:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_370
+	BEQ  passed_417
 
-seen_372:
+seen_419:
 	FMOVD (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -10722,69 +11922,69 @@ seen_372:
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_373
+	BEQ   skip_420
 	WORD  $0x4f821123 // fmla v3.4s, v9.4s, v2.s[0]
 
-skip_373:
+skip_420:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_374
+	BEQ   skip_421
 	WORD  $0x4fa21125 // fmla v5.4s, v9.4s, v2.s[1]
 
-skip_374:
+skip_421:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_375
+	BEQ   skip_422
 	WORD  $0x4f8110e3 // fmla v3.4s, v7.4s, v1.s[0]
 
-skip_375:
+skip_422:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_376
+	BEQ   skip_423
 	WORD  $0x4fa110e5 // fmla v5.4s, v7.4s, v1.s[1]
 
-skip_376:
+skip_423:
 	VAND  V0.B16, V8.B16, V9.B16
 	VSHL  $16, V8.S4, V8.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_377
+	BEQ   skip_424
 	WORD  $0x4f821124 // fmla v4.4s, v9.4s, v2.s[0]
 
-skip_377:
+skip_424:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_378
+	BEQ   skip_425
 	WORD  $0x4fa21126 // fmla v6.4s, v9.4s, v2.s[1]
 
-skip_378:
+skip_425:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_379
+	BEQ   skip_426
 	WORD  $0x4f811104 // fmla v4.4s, v8.4s, v1.s[0]
 
-skip_379:
+skip_426:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_380
+	BEQ   skip_427
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 
-skip_380:
+skip_427:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_371
+	JMP added_418
 
-passed_370:
+passed_417:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_371:
+added_418:
 	SUBS $1, R3, R3
-	BEQ  keys_end_369
+	BEQ  keys_end_416
 	TST  $3, R3
-	BNE  step_367
+	BNE  step_414
 
-group_368:
+group_415:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	ADD   R12, R6, R6
@@ -10797,7 +11997,7 @@ group_368:
 	MOVD  (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_367
+	BNE   step_414
 	FMOVD (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -10875,9 +12075,9 @@ group_368:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_368
+	BNE   group_415
 
-keys_end_369:
+keys_end_416:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
@@ -10886,23 +12086,31 @@ keys_end_369:
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_230:
+tile_254:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_381
+	CBZ   R7, plain_428
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_382
+	BEQ   leave_429
+	CMPW  R19, R7
+	BNE   scale_430
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_429
+
+scale_430:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
@@ -10913,23 +12121,23 @@ tile_230:
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_382:
+leave_429:
 
-plain_381:
+plain_428:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_385
+	BLE  keys_end_433
 	TST  $3, R3
-	BEQ  group_384
+	BEQ  group_432
 
-step_383:
+step_431:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_386
+	BEQ   passed_434
 
-seen_388:
+seen_436:
 	FMOVS (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -10939,45 +12147,45 @@ seen_388:
 	VSHL  $16, V5.S4, V5.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_389
+	BEQ   skip_437
 	WORD  $0x4f8210e3 // fmla v3.4s, v7.4s, v2.s[0]
 
-skip_389:
+skip_437:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_390
+	BEQ   skip_438
 	WORD  $0x4f8110a3 // fmla v3.4s, v5.4s, v1.s[0]
 
-skip_390:
+skip_438:
 	VAND  V0.B16, V6.B16, V7.B16
 	VSHL  $16, V6.S4, V6.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_391
+	BEQ   skip_439
 	WORD  $0x4f8210e4 // fmla v4.4s, v7.4s, v2.s[0]
 
-skip_391:
+skip_439:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_392
+	BEQ   skip_440
 	WORD  $0x4f8110c4 // fmla v4.4s, v6.4s, v1.s[0]
 
-skip_392:
+skip_440:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_387
+	JMP added_435
 
-passed_386:
+passed_434:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_387:
+added_435:
 	SUBS $1, R3, R3
-	BEQ  keys_end_385
+	BEQ  keys_end_433
 	TST  $3, R3
-	BNE  step_383
+	BNE  step_431
 
-group_384:
+group_432:
 	MOVD  R5, R6
 	MOVWU (R6), R8
 	ADD   R12, R6, R6
@@ -10990,7 +12198,7 @@ group_384:
 	MOVWU (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_383
+	BNE   step_431
 	FMOVS (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -11052,25 +12260,25 @@ group_384:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_384
+	BNE   group_432
 
-keys_end_385:
+keys_end_433:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-rows_end_224:
+rows_end_248:
 	ADD $32, R9, R9
 	SUB $8, R10, R10
 
-strip_end_222:
+strip_end_246:
 
-strip_393:
+strip_441:
 	CMP  $4, R10
-	BLT  strip_end_394
+	BLT  strip_end_442
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -11078,30 +12286,30 @@ strip_393:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_395:
+rows_443:
 	CMP $10, R2
-	BGT tile_397
+	BGT tile_445
 	CMP $8, R2
-	BGT tile_398
+	BGT tile_446
 	CMP $7, R2
-	BGT tile_397
+	BGT tile_445
 	CMP $6, R2
-	BGT tile_399
+	BGT tile_447
 	CMP $5, R2
-	BGT tile_398
+	BGT tile_446
 	CMP $4, R2
-	BGT tile_400
+	BGT tile_448
 	CMP $3, R2
-	BGT tile_399
+	BGT tile_447
 	CMP $2, R2
-	BGT tile_400
+	BGT tile_448
 	CMP $1, R2
-	BGT tile_401
+	BGT tile_449
 	CMP $0, R2
-	BGT tile_402
-	JMP rows_end_396
+	BGT tile_450
+	JMP rows_end_444
 
-tile_397:
+tile_445:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -11120,115 +12328,164 @@ tile_397:
 	FMOVQ (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_403
+	CBZ   R7, plain_451
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_404
+	BEQ   leave_452
+	CMPW  R19, R7
+	BNE   scale_453
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_452
+
+scale_453:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_404:
+leave_452:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_405
+	BEQ   leave_454
+	CMPW  R19, R7
+	BNE   scale_455
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_454
+
+scale_455:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_405:
+leave_454:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_406
+	BEQ   leave_456
+	CMPW  R19, R7
+	BNE   scale_457
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_456
+
+scale_457:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_406:
+leave_456:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_407
+	BEQ   leave_458
+	CMPW  R19, R7
+	BNE   scale_459
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_458
+
+scale_459:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_407:
+leave_458:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_408
+	BEQ   leave_460
+	CMPW  R19, R7
+	BNE   scale_461
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_460
+
+scale_461:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_408:
+leave_460:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_409
+	BEQ   leave_462
+	CMPW  R19, R7
+	BNE   scale_463
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_462
+
+scale_463:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_409:
+leave_462:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_410
+	BEQ   leave_464
+	CMPW  R19, R7
+	BNE   scale_465
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_464
+
+scale_465:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_410:
+leave_464:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_411
+	BEQ   leave_466
+	CMPW  R19, R7
+	BNE   scale_467
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_466
+
+scale_467:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_411:
+leave_466:
 
-plain_403:
+plain_451:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_414
+	BLE  keys_end_470
 
-step_412:
+step_468:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_417
+	BNE  seen_473
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_417
+	BNE  seen_473
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_417
+	BNE  seen_473
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_415
+	BEQ  passed_471
 
-seen_417:
+seen_473:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F13
@@ -11240,113 +12497,113 @@ seen_417:
 	VSHL  $16, V13.S4, V13.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_418
+	BEQ   skip_474
 	WORD  $0x4f8311e5 // fmla v5.4s, v15.4s, v3.s[0]
 
-skip_418:
+skip_474:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_419
+	BEQ   skip_475
 	WORD  $0x4fa311e6 // fmla v6.4s, v15.4s, v3.s[1]
 
-skip_419:
+skip_475:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_420
+	BEQ   skip_476
 	WORD  $0x4f8319e7 // fmla v7.4s, v15.4s, v3.s[2]
 
-skip_420:
+skip_476:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_421
+	BEQ   skip_477
 	WORD  $0x4fa319e8 // fmla v8.4s, v15.4s, v3.s[3]
 
-skip_421:
+skip_477:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_422
+	BEQ   skip_478
 	WORD  $0x4f8411e9 // fmla v9.4s, v15.4s, v4.s[0]
 
-skip_422:
+skip_478:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_423
+	BEQ   skip_479
 	WORD  $0x4fa411ea // fmla v10.4s, v15.4s, v4.s[1]
 
-skip_423:
+skip_479:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_424
+	BEQ   skip_480
 	WORD  $0x4f8419eb // fmla v11.4s, v15.4s, v4.s[2]
 
-skip_424:
+skip_480:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_425
+	BEQ   skip_481
 	WORD  $0x4fa419ec // fmla v12.4s, v15.4s, v4.s[3]
 
-skip_425:
+skip_481:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_426
+	BEQ   skip_482
 	WORD  $0x4f8111a5 // fmla v5.4s, v13.4s, v1.s[0]
 
-skip_426:
+skip_482:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_427
+	BEQ   skip_483
 	WORD  $0x4fa111a6 // fmla v6.4s, v13.4s, v1.s[1]
 
-skip_427:
+skip_483:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_428
+	BEQ   skip_484
 	WORD  $0x4f8119a7 // fmla v7.4s, v13.4s, v1.s[2]
 
-skip_428:
+skip_484:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_429
+	BEQ   skip_485
 	WORD  $0x4fa119a8 // fmla v8.4s, v13.4s, v1.s[3]
 
-skip_429:
+skip_485:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_430
+	BEQ   skip_486
 	WORD  $0x4f8211a9 // fmla v9.4s, v13.4s, v2.s[0]
 
-skip_430:
+skip_486:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_431
+	BEQ   skip_487
 	WORD  $0x4fa211aa // fmla v10.4s, v13.4s, v2.s[1]
 
-skip_431:
+skip_487:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_432
+	BEQ   skip_488
 	WORD  $0x4f8219ab // fmla v11.4s, v13.4s, v2.s[2]
 
-skip_432:
+skip_488:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_433
+	BEQ   skip_489
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 
-skip_433:
+skip_489:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_416
+	JMP added_472
 
-passed_415:
+passed_471:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_416:
+added_472:
 	SUBS $1, R3, R3
-	BNE  step_412
+	BNE  step_468
 
-keys_end_414:
+keys_end_470:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -11365,9 +12622,9 @@ keys_end_414:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_398:
+tile_446:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -11382,92 +12639,129 @@ tile_398:
 	FMOVQ (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_434
+	CBZ   R7, plain_490
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_435
+	BEQ   leave_491
+	CMPW  R19, R7
+	BNE   scale_492
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_491
+
+scale_492:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_435:
+leave_491:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_436
+	BEQ   leave_493
+	CMPW  R19, R7
+	BNE   scale_494
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_493
+
+scale_494:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_436:
+leave_493:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_437
+	BEQ   leave_495
+	CMPW  R19, R7
+	BNE   scale_496
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_495
+
+scale_496:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_437:
+leave_495:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_438
+	BEQ   leave_497
+	CMPW  R19, R7
+	BNE   scale_498
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_497
+
+scale_498:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_438:
+leave_497:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_439
+	BEQ   leave_499
+	CMPW  R19, R7
+	BNE   scale_500
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_499
+
+scale_500:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_439:
+leave_499:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_440
+	BEQ   leave_501
+	CMPW  R19, R7
+	BNE   scale_502
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_501
+
+scale_502:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_440:
+leave_501:
 
-plain_434:
+plain_490:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_443
+	BLE  keys_end_505
 
-step_441:
+step_503:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_446
+	BNE  seen_508
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_446
+	BNE  seen_508
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_444
+	BEQ  passed_506
 
-seen_446:
+seen_508:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F11
@@ -11479,89 +12773,89 @@ seen_446:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_447
+	BEQ   skip_509
 	WORD  $0x4f8311a5 // fmla v5.4s, v13.4s, v3.s[0]
 
-skip_447:
+skip_509:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_448
+	BEQ   skip_510
 	WORD  $0x4fa311a6 // fmla v6.4s, v13.4s, v3.s[1]
 
-skip_448:
+skip_510:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_449
+	BEQ   skip_511
 	WORD  $0x4f8319a7 // fmla v7.4s, v13.4s, v3.s[2]
 
-skip_449:
+skip_511:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_450
+	BEQ   skip_512
 	WORD  $0x4fa319a8 // fmla v8.4s, v13.4s, v3.s[3]
 
-skip_450:
+skip_512:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_451
+	BEQ   skip_513
 	WORD  $0x4f8411a9 // fmla v9.4s, v13.4s, v4.s[0]
 
-skip_451:
+skip_513:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_452
+	BEQ   skip_514
 	WORD  $0x4fa411aa // fmla v10.4s, v13.4s, v4.s[1]
 
-skip_452:
+skip_514:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_453
+	BEQ   skip_515
 	WORD  $0x4f811165 // fmla v5.4s, v11.4s, v1.s[0]
 
-skip_453:
+skip_515:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_454
+	BEQ   skip_516
 	WORD  $0x4fa11166 // fmla v6.4s, v11.4s, v1.s[1]
 
-skip_454:
+skip_516:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_455
+	BEQ   skip_517
 	WORD  $0x4f811967 // fmla v7.4s, v11.4s, v1.s[2]
 
-skip_455:
+skip_517:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_456
+	BEQ   skip_518
 	WORD  $0x4fa11968 // fmla v8.4s, v11.4s, v1.s[3]
 
-skip_456:
+skip_518:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_457
+	BEQ   skip_519
 	WORD  $0x4f821169 // fmla v9.4s, v11.4s, v2.s[0]
 
-skip_457:
+skip_519:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_458
+	BEQ   skip_520
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 
-skip_458:
+skip_520:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_445
+	JMP added_507
 
-passed_444:
+passed_506:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_445:
+added_507:
 	SUBS $1, R3, R3
-	BNE  step_441
+	BNE  step_503
 
-keys_end_443:
+keys_end_505:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -11576,9 +12870,9 @@ keys_end_443:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_399:
+tile_447:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
@@ -11589,69 +12883,94 @@ tile_399:
 	FMOVQ (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_459
+	CBZ   R7, plain_521
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_460
+	BEQ   leave_522
+	CMPW  R19, R7
+	BNE   scale_523
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_522
+
+scale_523:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_460:
+leave_522:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_461
+	BEQ   leave_524
+	CMPW  R19, R7
+	BNE   scale_525
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_524
+
+scale_525:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_461:
+leave_524:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_462
+	BEQ   leave_526
+	CMPW  R19, R7
+	BNE   scale_527
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_526
+
+scale_527:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_462:
+leave_526:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_463
+	BEQ   leave_528
+	CMPW  R19, R7
+	BNE   scale_529
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_528
+
+scale_529:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_463:
+leave_528:
 
-plain_459:
+plain_521:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_466
+	BLE  keys_end_532
 
-step_464:
+step_530:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_469
+	BNE  seen_535
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_467
+	BEQ  passed_533
 
-seen_469:
+seen_535:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -11660,65 +12979,65 @@ seen_469:
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_470
+	BEQ   skip_536
 	WORD  $0x4f821123 // fmla v3.4s, v9.4s, v2.s[0]
 
-skip_470:
+skip_536:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_471
+	BEQ   skip_537
 	WORD  $0x4fa21124 // fmla v4.4s, v9.4s, v2.s[1]
 
-skip_471:
+skip_537:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_472
+	BEQ   skip_538
 	WORD  $0x4f821925 // fmla v5.4s, v9.4s, v2.s[2]
 
-skip_472:
+skip_538:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_473
+	BEQ   skip_539
 	WORD  $0x4fa21926 // fmla v6.4s, v9.4s, v2.s[3]
 
-skip_473:
+skip_539:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_474
+	BEQ   skip_540
 	WORD  $0x4f8110e3 // fmla v3.4s, v7.4s, v1.s[0]
 
-skip_474:
+skip_540:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_475
+	BEQ   skip_541
 	WORD  $0x4fa110e4 // fmla v4.4s, v7.4s, v1.s[1]
 
-skip_475:
+skip_541:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_476
+	BEQ   skip_542
 	WORD  $0x4f8118e5 // fmla v5.4s, v7.4s, v1.s[2]
 
-skip_476:
+skip_542:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_477
+	BEQ   skip_543
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 
-skip_477:
+skip_543:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_468
+	JMP added_534
 
-passed_467:
+passed_533:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_468:
+added_534:
 	SUBS $1, R3, R3
-	BNE  step_464
+	BNE  step_530
 
-keys_end_466:
+keys_end_532:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F4, (R1)
@@ -11729,9 +13048,9 @@ keys_end_466:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_400:
+tile_448:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -11740,59 +13059,78 @@ tile_400:
 	FMOVQ (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_478
+	CBZ   R7, plain_544
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_479
+	BEQ   leave_545
+	CMPW  R19, R7
+	BNE   scale_546
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_545
+
+scale_546:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_479:
+leave_545:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_480
+	BEQ   leave_547
+	CMPW  R19, R7
+	BNE   scale_548
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_547
+
+scale_548:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_480:
+leave_547:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_481
+	BEQ   leave_549
+	CMPW  R19, R7
+	BNE   scale_550
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_549
+
+scale_550:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_481:
+leave_549:
 
-plain_478:
+plain_544:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_484
+	BLE  keys_end_553
 
-step_482:
+step_551:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_487
+	BNE   seen_556
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_485
+	BEQ   passed_554
 
-seen_487:
+seen_556:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F8
@@ -11804,53 +13142,53 @@ seen_487:
 	VSHL  $16, V8.S4, V8.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_488
+	BEQ   skip_557
 	WORD  $0x4f831145 // fmla v5.4s, v10.4s, v3.s[0]
 
-skip_488:
+skip_557:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_489
+	BEQ   skip_558
 	WORD  $0x4fa31146 // fmla v6.4s, v10.4s, v3.s[1]
 
-skip_489:
+skip_558:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_490
+	BEQ   skip_559
 	WORD  $0x4f841147 // fmla v7.4s, v10.4s, v4.s[0]
 
-skip_490:
+skip_559:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_491
+	BEQ   skip_560
 	WORD  $0x4f811105 // fmla v5.4s, v8.4s, v1.s[0]
 
-skip_491:
+skip_560:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_492
+	BEQ   skip_561
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 
-skip_492:
+skip_561:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_493
+	BEQ   skip_562
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 
-skip_493:
+skip_562:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_486
+	JMP added_555
 
-passed_485:
+passed_554:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_486:
+added_555:
 	SUBS $1, R3, R3
-	BNE  step_482
+	BNE  step_551
 
-keys_end_484:
+keys_end_553:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -11859,55 +13197,68 @@ keys_end_484:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_401:
+tile_449:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_494
+	CBZ   R7, plain_563
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_495
+	BEQ   leave_564
+	CMPW  R19, R7
+	BNE   scale_565
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_564
+
+scale_565:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_495:
+leave_564:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_496
+	BEQ   leave_566
+	CMPW  R19, R7
+	BNE   scale_567
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_566
+
+scale_567:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_496:
+leave_566:
 
-plain_494:
+plain_563:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_499
+	BLE  keys_end_570
 
-step_497:
+step_568:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_500
+	BEQ  passed_571
 
-seen_502:
+seen_573:
 	FMOVD (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -11916,84 +13267,91 @@ seen_502:
 	VSHL  $16, V5.S4, V5.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_503
+	BEQ   skip_574
 	WORD  $0x4f8210e3 // fmla v3.4s, v7.4s, v2.s[0]
 
-skip_503:
+skip_574:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_504
+	BEQ   skip_575
 	WORD  $0x4fa210e4 // fmla v4.4s, v7.4s, v2.s[1]
 
-skip_504:
+skip_575:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_505
+	BEQ   skip_576
 	WORD  $0x4f8110a3 // fmla v3.4s, v5.4s, v1.s[0]
 
-skip_505:
+skip_576:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_506
+	BEQ   skip_577
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 
-skip_506:
+skip_577:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_501
+	JMP added_572
 
-passed_500:
+passed_571:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_501:
+added_572:
 	SUBS $1, R3, R3
-	BNE  step_497
+	BNE  step_568
 
-keys_end_499:
+keys_end_570:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_402:
+tile_450:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_507
+	CBZ   R7, plain_578
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_508
+	BEQ   leave_579
+	CMPW  R19, R7
+	BNE   scale_580
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_579
+
+scale_580:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_508:
+leave_579:
 
-plain_507:
+plain_578:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_511
+	BLE  keys_end_583
 
-step_509:
+step_581:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_512
+	BEQ   passed_584
 
-seen_514:
+seen_586:
 	FMOVS (R5), F1
 	FMOVQ (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -12002,44 +13360,44 @@ seen_514:
 	VSHL  $16, V4.S4, V4.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_515
+	BEQ   skip_587
 	WORD  $0x4f8210c3 // fmla v3.4s, v6.4s, v2.s[0]
 
-skip_515:
+skip_587:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_516
+	BEQ   skip_588
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 
-skip_516:
+skip_588:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_513
+	JMP added_585
 
-passed_512:
+passed_584:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_513:
+added_585:
 	SUBS $1, R3, R3
-	BNE  step_509
+	BNE  step_581
 
-keys_end_511:
+keys_end_583:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-rows_end_396:
+rows_end_444:
 	ADD $16, R9, R9
 	SUB $4, R10, R10
 
-strip_end_394:
+strip_end_442:
 
-strip_517:
+strip_589:
 	CMP  $2, R10
-	BLT  strip_end_518
+	BLT  strip_end_590
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -12047,30 +13405,30 @@ strip_517:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_519:
+rows_591:
 	CMP $10, R2
-	BGT tile_521
+	BGT tile_593
 	CMP $8, R2
-	BGT tile_522
+	BGT tile_594
 	CMP $7, R2
-	BGT tile_521
+	BGT tile_593
 	CMP $6, R2
-	BGT tile_523
+	BGT tile_595
 	CMP $5, R2
-	BGT tile_522
+	BGT tile_594
 	CMP $4, R2
-	BGT tile_524
+	BGT tile_596
 	CMP $3, R2
-	BGT tile_523
+	BGT tile_595
 	CMP $2, R2
-	BGT tile_524
+	BGT tile_596
 	CMP $1, R2
-	BGT tile_525
+	BGT tile_597
 	CMP $0, R2
-	BGT tile_526
-	JMP rows_end_520
+	BGT tile_598
+	JMP rows_end_592
 
-tile_521:
+tile_593:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -12089,115 +13447,164 @@ tile_521:
 	FMOVD (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_527
+	CBZ   R7, plain_599
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_528
+	BEQ   leave_600
+	CMPW  R19, R7
+	BNE   scale_601
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_600
+
+scale_601:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_528:
+leave_600:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_529
+	BEQ   leave_602
+	CMPW  R19, R7
+	BNE   scale_603
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_602
+
+scale_603:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_529:
+leave_602:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_530
+	BEQ   leave_604
+	CMPW  R19, R7
+	BNE   scale_605
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_604
+
+scale_605:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_530:
+leave_604:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_531
+	BEQ   leave_606
+	CMPW  R19, R7
+	BNE   scale_607
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_606
+
+scale_607:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_531:
+leave_606:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_532
+	BEQ   leave_608
+	CMPW  R19, R7
+	BNE   scale_609
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_608
+
+scale_609:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_532:
+leave_608:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_533
+	BEQ   leave_610
+	CMPW  R19, R7
+	BNE   scale_611
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_610
+
+scale_611:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_533:
+leave_610:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_534
+	BEQ   leave_612
+	CMPW  R19, R7
+	BNE   scale_613
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_612
+
+scale_613:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_534:
+leave_612:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_535
+	BEQ   leave_614
+	CMPW  R19, R7
+	BNE   scale_615
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_614
+
+scale_615:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_535:
+leave_614:
 
-plain_527:
+plain_599:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_538
+	BLE  keys_end_618
 
-step_536:
+step_616:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_541
+	BNE  seen_621
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_541
+	BNE  seen_621
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_541
+	BNE  seen_621
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_539
+	BEQ  passed_619
 
-seen_541:
+seen_621:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVD (R4), F13
@@ -12209,113 +13616,113 @@ seen_541:
 	VSHL  $16, V13.S4, V13.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_542
+	BEQ   skip_622
 	WORD  $0x4f8311e5 // fmla v5.4s, v15.4s, v3.s[0]
 
-skip_542:
+skip_622:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_543
+	BEQ   skip_623
 	WORD  $0x4fa311e6 // fmla v6.4s, v15.4s, v3.s[1]
 
-skip_543:
+skip_623:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_544
+	BEQ   skip_624
 	WORD  $0x4f8319e7 // fmla v7.4s, v15.4s, v3.s[2]
 
-skip_544:
+skip_624:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_545
+	BEQ   skip_625
 	WORD  $0x4fa319e8 // fmla v8.4s, v15.4s, v3.s[3]
 
-skip_545:
+skip_625:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_546
+	BEQ   skip_626
 	WORD  $0x4f8411e9 // fmla v9.4s, v15.4s, v4.s[0]
 
-skip_546:
+skip_626:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_547
+	BEQ   skip_627
 	WORD  $0x4fa411ea // fmla v10.4s, v15.4s, v4.s[1]
 
-skip_547:
+skip_627:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_548
+	BEQ   skip_628
 	WORD  $0x4f8419eb // fmla v11.4s, v15.4s, v4.s[2]
 
-skip_548:
+skip_628:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_549
+	BEQ   skip_629
 	WORD  $0x4fa419ec // fmla v12.4s, v15.4s, v4.s[3]
 
-skip_549:
+skip_629:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_550
+	BEQ   skip_630
 	WORD  $0x4f8111a5 // fmla v5.4s, v13.4s, v1.s[0]
 
-skip_550:
+skip_630:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_551
+	BEQ   skip_631
 	WORD  $0x4fa111a6 // fmla v6.4s, v13.4s, v1.s[1]
 
-skip_551:
+skip_631:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_552
+	BEQ   skip_632
 	WORD  $0x4f8119a7 // fmla v7.4s, v13.4s, v1.s[2]
 
-skip_552:
+skip_632:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_553
+	BEQ   skip_633
 	WORD  $0x4fa119a8 // fmla v8.4s, v13.4s, v1.s[3]
 
-skip_553:
+skip_633:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_554
+	BEQ   skip_634
 	WORD  $0x4f8211a9 // fmla v9.4s, v13.4s, v2.s[0]
 
-skip_554:
+skip_634:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_555
+	BEQ   skip_635
 	WORD  $0x4fa211aa // fmla v10.4s, v13.4s, v2.s[1]
 
-skip_555:
+skip_635:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_556
+	BEQ   skip_636
 	WORD  $0x4f8219ab // fmla v11.4s, v13.4s, v2.s[2]
 
-skip_556:
+skip_636:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_557
+	BEQ   skip_637
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 
-skip_557:
+skip_637:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_540
+	JMP added_620
 
-passed_539:
+passed_619:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_540:
+added_620:
 	SUBS $1, R3, R3
-	BNE  step_536
+	BNE  step_616
 
-keys_end_538:
+keys_end_618:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -12334,9 +13741,9 @@ keys_end_538:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_522:
+tile_594:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -12351,92 +13758,129 @@ tile_522:
 	FMOVD (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_558
+	CBZ   R7, plain_638
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_559
+	BEQ   leave_639
+	CMPW  R19, R7
+	BNE   scale_640
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_639
+
+scale_640:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_559:
+leave_639:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_560
+	BEQ   leave_641
+	CMPW  R19, R7
+	BNE   scale_642
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_641
+
+scale_642:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_560:
+leave_641:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_561
+	BEQ   leave_643
+	CMPW  R19, R7
+	BNE   scale_644
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_643
+
+scale_644:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_561:
+leave_643:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_562
+	BEQ   leave_645
+	CMPW  R19, R7
+	BNE   scale_646
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_645
+
+scale_646:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_562:
+leave_645:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_563
+	BEQ   leave_647
+	CMPW  R19, R7
+	BNE   scale_648
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_647
+
+scale_648:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_563:
+leave_647:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_564
+	BEQ   leave_649
+	CMPW  R19, R7
+	BNE   scale_650
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_649
+
+scale_650:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_564:
+leave_649:
 
-plain_558:
+plain_638:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_567
+	BLE  keys_end_653
 
-step_565:
+step_651:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_570
+	BNE  seen_656
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_570
+	BNE  seen_656
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_568
+	BEQ  passed_654
 
-seen_570:
+seen_656:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVD (R4), F11
@@ -12448,89 +13892,89 @@ seen_570:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_571
+	BEQ   skip_657
 	WORD  $0x4f8311a5 // fmla v5.4s, v13.4s, v3.s[0]
 
-skip_571:
+skip_657:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_572
+	BEQ   skip_658
 	WORD  $0x4fa311a6 // fmla v6.4s, v13.4s, v3.s[1]
 
-skip_572:
+skip_658:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_573
+	BEQ   skip_659
 	WORD  $0x4f8319a7 // fmla v7.4s, v13.4s, v3.s[2]
 
-skip_573:
+skip_659:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_574
+	BEQ   skip_660
 	WORD  $0x4fa319a8 // fmla v8.4s, v13.4s, v3.s[3]
 
-skip_574:
+skip_660:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_575
+	BEQ   skip_661
 	WORD  $0x4f8411a9 // fmla v9.4s, v13.4s, v4.s[0]
 
-skip_575:
+skip_661:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_576
+	BEQ   skip_662
 	WORD  $0x4fa411aa // fmla v10.4s, v13.4s, v4.s[1]
 
-skip_576:
+skip_662:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_577
+	BEQ   skip_663
 	WORD  $0x4f811165 // fmla v5.4s, v11.4s, v1.s[0]
 
-skip_577:
+skip_663:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_578
+	BEQ   skip_664
 	WORD  $0x4fa11166 // fmla v6.4s, v11.4s, v1.s[1]
 
-skip_578:
+skip_664:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_579
+	BEQ   skip_665
 	WORD  $0x4f811967 // fmla v7.4s, v11.4s, v1.s[2]
 
-skip_579:
+skip_665:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_580
+	BEQ   skip_666
 	WORD  $0x4fa11968 // fmla v8.4s, v11.4s, v1.s[3]
 
-skip_580:
+skip_666:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_581
+	BEQ   skip_667
 	WORD  $0x4f821169 // fmla v9.4s, v11.4s, v2.s[0]
 
-skip_581:
+skip_667:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_582
+	BEQ   skip_668
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 
-skip_582:
+skip_668:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_569
+	JMP added_655
 
-passed_568:
+passed_654:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_569:
+added_655:
 	SUBS $1, R3, R3
-	BNE  step_565
+	BNE  step_651
 
-keys_end_567:
+keys_end_653:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -12545,9 +13989,9 @@ keys_end_567:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_523:
+tile_595:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
@@ -12558,69 +14002,94 @@ tile_523:
 	FMOVD (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_583
+	CBZ   R7, plain_669
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_584
+	BEQ   leave_670
+	CMPW  R19, R7
+	BNE   scale_671
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_670
+
+scale_671:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_584:
+leave_670:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_585
+	BEQ   leave_672
+	CMPW  R19, R7
+	BNE   scale_673
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_672
+
+scale_673:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_585:
+leave_672:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_586
+	BEQ   leave_674
+	CMPW  R19, R7
+	BNE   scale_675
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_674
+
+scale_675:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_586:
+leave_674:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_587
+	BEQ   leave_676
+	CMPW  R19, R7
+	BNE   scale_677
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_676
+
+scale_677:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_587:
+leave_676:
 
-plain_583:
+plain_669:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_590
+	BLE  keys_end_680
 
-step_588:
+step_678:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_593
+	BNE  seen_683
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_591
+	BEQ  passed_681
 
-seen_593:
+seen_683:
 	FMOVQ (R5), F1
 	FMOVD (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -12629,65 +14098,65 @@ seen_593:
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_594
+	BEQ   skip_684
 	WORD  $0x4f821123 // fmla v3.4s, v9.4s, v2.s[0]
 
-skip_594:
+skip_684:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_595
+	BEQ   skip_685
 	WORD  $0x4fa21124 // fmla v4.4s, v9.4s, v2.s[1]
 
-skip_595:
+skip_685:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_596
+	BEQ   skip_686
 	WORD  $0x4f821925 // fmla v5.4s, v9.4s, v2.s[2]
 
-skip_596:
+skip_686:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_597
+	BEQ   skip_687
 	WORD  $0x4fa21926 // fmla v6.4s, v9.4s, v2.s[3]
 
-skip_597:
+skip_687:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_598
+	BEQ   skip_688
 	WORD  $0x4f8110e3 // fmla v3.4s, v7.4s, v1.s[0]
 
-skip_598:
+skip_688:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_599
+	BEQ   skip_689
 	WORD  $0x4fa110e4 // fmla v4.4s, v7.4s, v1.s[1]
 
-skip_599:
+skip_689:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_600
+	BEQ   skip_690
 	WORD  $0x4f8118e5 // fmla v5.4s, v7.4s, v1.s[2]
 
-skip_600:
+skip_690:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_601
+	BEQ   skip_691
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 
-skip_601:
+skip_691:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_592
+	JMP added_682
 
-passed_591:
+passed_681:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_592:
+added_682:
 	SUBS $1, R3, R3
-	BNE  step_588
+	BNE  step_678
 
-keys_end_590:
+keys_end_680:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	FMOVD F4, (R1)
@@ -12698,9 +14167,9 @@ keys_end_590:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_524:
+tile_596:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -12709,59 +14178,78 @@ tile_524:
 	FMOVD (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_602
+	CBZ   R7, plain_692
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_603
+	BEQ   leave_693
+	CMPW  R19, R7
+	BNE   scale_694
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_693
+
+scale_694:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_603:
+leave_693:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_604
+	BEQ   leave_695
+	CMPW  R19, R7
+	BNE   scale_696
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_695
+
+scale_696:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_604:
+leave_695:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_605
+	BEQ   leave_697
+	CMPW  R19, R7
+	BNE   scale_698
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_697
+
+scale_698:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_605:
+leave_697:
 
-plain_602:
+plain_692:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_608
+	BLE  keys_end_701
 
-step_606:
+step_699:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_611
+	BNE   seen_704
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_609
+	BEQ   passed_702
 
-seen_611:
+seen_704:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVD (R4), F8
@@ -12773,53 +14261,53 @@ seen_611:
 	VSHL  $16, V8.S4, V8.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_612
+	BEQ   skip_705
 	WORD  $0x4f831145 // fmla v5.4s, v10.4s, v3.s[0]
 
-skip_612:
+skip_705:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_613
+	BEQ   skip_706
 	WORD  $0x4fa31146 // fmla v6.4s, v10.4s, v3.s[1]
 
-skip_613:
+skip_706:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_614
+	BEQ   skip_707
 	WORD  $0x4f841147 // fmla v7.4s, v10.4s, v4.s[0]
 
-skip_614:
+skip_707:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_615
+	BEQ   skip_708
 	WORD  $0x4f811105 // fmla v5.4s, v8.4s, v1.s[0]
 
-skip_615:
+skip_708:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_616
+	BEQ   skip_709
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 
-skip_616:
+skip_709:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_617
+	BEQ   skip_710
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 
-skip_617:
+skip_710:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_610
+	JMP added_703
 
-passed_609:
+passed_702:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_610:
+added_703:
 	SUBS $1, R3, R3
-	BNE  step_606
+	BNE  step_699
 
-keys_end_608:
+keys_end_701:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -12828,55 +14316,68 @@ keys_end_608:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_525:
+tile_597:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_618
+	CBZ   R7, plain_711
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_619
+	BEQ   leave_712
+	CMPW  R19, R7
+	BNE   scale_713
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_712
+
+scale_713:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_619:
+leave_712:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_620
+	BEQ   leave_714
+	CMPW  R19, R7
+	BNE   scale_715
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_714
+
+scale_715:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_620:
+leave_714:
 
-plain_618:
+plain_711:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_623
+	BLE  keys_end_718
 
-step_621:
+step_716:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_624
+	BEQ  passed_719
 
-seen_626:
+seen_721:
 	FMOVD (R5), F1
 	FMOVD (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -12885,84 +14386,91 @@ seen_626:
 	VSHL  $16, V5.S4, V5.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_627
+	BEQ   skip_722
 	WORD  $0x4f8210e3 // fmla v3.4s, v7.4s, v2.s[0]
 
-skip_627:
+skip_722:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_628
+	BEQ   skip_723
 	WORD  $0x4fa210e4 // fmla v4.4s, v7.4s, v2.s[1]
 
-skip_628:
+skip_723:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_629
+	BEQ   skip_724
 	WORD  $0x4f8110a3 // fmla v3.4s, v5.4s, v1.s[0]
 
-skip_629:
+skip_724:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_630
+	BEQ   skip_725
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 
-skip_630:
+skip_725:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_625
+	JMP added_720
 
-passed_624:
+passed_719:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_625:
+added_720:
 	SUBS $1, R3, R3
-	BNE  step_621
+	BNE  step_716
 
-keys_end_623:
+keys_end_718:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_526:
+tile_598:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_631
+	CBZ   R7, plain_726
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_632
+	BEQ   leave_727
+	CMPW  R19, R7
+	BNE   scale_728
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_727
+
+scale_728:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_632:
+leave_727:
 
-plain_631:
+plain_726:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_635
+	BLE  keys_end_731
 
-step_633:
+step_729:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_636
+	BEQ   passed_732
 
-seen_638:
+seen_734:
 	FMOVS (R5), F1
 	FMOVD (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -12971,44 +14479,44 @@ seen_638:
 	VSHL  $16, V4.S4, V4.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_639
+	BEQ   skip_735
 	WORD  $0x4f8210c3 // fmla v3.4s, v6.4s, v2.s[0]
 
-skip_639:
+skip_735:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_640
+	BEQ   skip_736
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 
-skip_640:
+skip_736:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_637
+	JMP added_733
 
-passed_636:
+passed_732:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_637:
+added_733:
 	SUBS $1, R3, R3
-	BNE  step_633
+	BNE  step_729
 
-keys_end_635:
+keys_end_731:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-rows_end_520:
+rows_end_592:
 	ADD $8, R9, R9
 	SUB $2, R10, R10
 
-strip_end_518:
+strip_end_590:
 
-strip_641:
+strip_737:
 	CMP  $1, R10
-	BLT  strip_end_642
+	BLT  strip_end_738
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -13016,30 +14524,30 @@ strip_641:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_643:
+rows_739:
 	CMP $10, R2
-	BGT tile_645
+	BGT tile_741
 	CMP $8, R2
-	BGT tile_646
+	BGT tile_742
 	CMP $7, R2
-	BGT tile_645
+	BGT tile_741
 	CMP $6, R2
-	BGT tile_647
+	BGT tile_743
 	CMP $5, R2
-	BGT tile_646
+	BGT tile_742
 	CMP $4, R2
-	BGT tile_648
+	BGT tile_744
 	CMP $3, R2
-	BGT tile_647
+	BGT tile_743
 	CMP $2, R2
-	BGT tile_648
+	BGT tile_744
 	CMP $1, R2
-	BGT tile_649
+	BGT tile_745
 	CMP $0, R2
-	BGT tile_650
-	JMP rows_end_644
+	BGT tile_746
+	JMP rows_end_740
 
-tile_645:
+tile_741:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -13058,115 +14566,164 @@ tile_645:
 	FMOVS (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_651
+	CBZ   R7, plain_747
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_652
+	BEQ   leave_748
+	CMPW  R19, R7
+	BNE   scale_749
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_748
+
+scale_749:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_652:
+leave_748:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_653
+	BEQ   leave_750
+	CMPW  R19, R7
+	BNE   scale_751
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_750
+
+scale_751:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_653:
+leave_750:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_654
+	BEQ   leave_752
+	CMPW  R19, R7
+	BNE   scale_753
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_752
+
+scale_753:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_654:
+leave_752:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_655
+	BEQ   leave_754
+	CMPW  R19, R7
+	BNE   scale_755
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_754
+
+scale_755:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_655:
+leave_754:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_656
+	BEQ   leave_756
+	CMPW  R19, R7
+	BNE   scale_757
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_756
+
+scale_757:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_656:
+leave_756:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_657
+	BEQ   leave_758
+	CMPW  R19, R7
+	BNE   scale_759
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_758
+
+scale_759:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_657:
+leave_758:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_658
+	BEQ   leave_760
+	CMPW  R19, R7
+	BNE   scale_761
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_760
+
+scale_761:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_658:
+leave_760:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_659
+	BEQ   leave_762
+	CMPW  R19, R7
+	BNE   scale_763
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_762
+
+scale_763:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_659:
+leave_762:
 
-plain_651:
+plain_747:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_662
+	BLE  keys_end_766
 
-step_660:
+step_764:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_665
+	BNE  seen_769
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_665
+	BNE  seen_769
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_665
+	BNE  seen_769
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_663
+	BEQ  passed_767
 
-seen_665:
+seen_769:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVS (R4), F13
@@ -13178,113 +14735,113 @@ seen_665:
 	VSHL  $16, V13.S4, V13.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_666
+	BEQ   skip_770
 	WORD  $0x4f8311e5 // fmla v5.4s, v15.4s, v3.s[0]
 
-skip_666:
+skip_770:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_667
+	BEQ   skip_771
 	WORD  $0x4fa311e6 // fmla v6.4s, v15.4s, v3.s[1]
 
-skip_667:
+skip_771:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_668
+	BEQ   skip_772
 	WORD  $0x4f8319e7 // fmla v7.4s, v15.4s, v3.s[2]
 
-skip_668:
+skip_772:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_669
+	BEQ   skip_773
 	WORD  $0x4fa319e8 // fmla v8.4s, v15.4s, v3.s[3]
 
-skip_669:
+skip_773:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_670
+	BEQ   skip_774
 	WORD  $0x4f8411e9 // fmla v9.4s, v15.4s, v4.s[0]
 
-skip_670:
+skip_774:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_671
+	BEQ   skip_775
 	WORD  $0x4fa411ea // fmla v10.4s, v15.4s, v4.s[1]
 
-skip_671:
+skip_775:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_672
+	BEQ   skip_776
 	WORD  $0x4f8419eb // fmla v11.4s, v15.4s, v4.s[2]
 
-skip_672:
+skip_776:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_673
+	BEQ   skip_777
 	WORD  $0x4fa419ec // fmla v12.4s, v15.4s, v4.s[3]
 
-skip_673:
+skip_777:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_674
+	BEQ   skip_778
 	WORD  $0x4f8111a5 // fmla v5.4s, v13.4s, v1.s[0]
 
-skip_674:
+skip_778:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_675
+	BEQ   skip_779
 	WORD  $0x4fa111a6 // fmla v6.4s, v13.4s, v1.s[1]
 
-skip_675:
+skip_779:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_676
+	BEQ   skip_780
 	WORD  $0x4f8119a7 // fmla v7.4s, v13.4s, v1.s[2]
 
-skip_676:
+skip_780:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_677
+	BEQ   skip_781
 	WORD  $0x4fa119a8 // fmla v8.4s, v13.4s, v1.s[3]
 
-skip_677:
+skip_781:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_678
+	BEQ   skip_782
 	WORD  $0x4f8211a9 // fmla v9.4s, v13.4s, v2.s[0]
 
-skip_678:
+skip_782:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_679
+	BEQ   skip_783
 	WORD  $0x4fa211aa // fmla v10.4s, v13.4s, v2.s[1]
 
-skip_679:
+skip_783:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_680
+	BEQ   skip_784
 	WORD  $0x4f8219ab // fmla v11.4s, v13.4s, v2.s[2]
 
-skip_680:
+skip_784:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_681
+	BEQ   skip_785
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 
-skip_681:
+skip_785:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_664
+	JMP added_768
 
-passed_663:
+passed_767:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_664:
+added_768:
 	SUBS $1, R3, R3
-	BNE  step_660
+	BNE  step_764
 
-keys_end_662:
+keys_end_766:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -13303,9 +14860,9 @@ keys_end_662:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_646:
+tile_742:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -13320,92 +14877,129 @@ tile_646:
 	FMOVS (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_682
+	CBZ   R7, plain_786
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_683
+	BEQ   leave_787
+	CMPW  R19, R7
+	BNE   scale_788
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_787
+
+scale_788:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_683:
+leave_787:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_684
+	BEQ   leave_789
+	CMPW  R19, R7
+	BNE   scale_790
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_789
+
+scale_790:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_684:
+leave_789:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_685
+	BEQ   leave_791
+	CMPW  R19, R7
+	BNE   scale_792
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_791
+
+scale_792:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_685:
+leave_791:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_686
+	BEQ   leave_793
+	CMPW  R19, R7
+	BNE   scale_794
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_793
+
+scale_794:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_686:
+leave_793:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_687
+	BEQ   leave_795
+	CMPW  R19, R7
+	BNE   scale_796
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_795
+
+scale_796:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_687:
+leave_795:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_688
+	BEQ   leave_797
+	CMPW  R19, R7
+	BNE   scale_798
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_797
+
+scale_798:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_688:
+leave_797:
 
-plain_682:
+plain_786:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_691
+	BLE  keys_end_801
 
-step_689:
+step_799:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_694
+	BNE  seen_804
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_694
+	BNE  seen_804
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_692
+	BEQ  passed_802
 
-seen_694:
+seen_804:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVS (R4), F11
@@ -13417,89 +15011,89 @@ seen_694:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_695
+	BEQ   skip_805
 	WORD  $0x4f8311a5 // fmla v5.4s, v13.4s, v3.s[0]
 
-skip_695:
+skip_805:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_696
+	BEQ   skip_806
 	WORD  $0x4fa311a6 // fmla v6.4s, v13.4s, v3.s[1]
 
-skip_696:
+skip_806:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_697
+	BEQ   skip_807
 	WORD  $0x4f8319a7 // fmla v7.4s, v13.4s, v3.s[2]
 
-skip_697:
+skip_807:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_698
+	BEQ   skip_808
 	WORD  $0x4fa319a8 // fmla v8.4s, v13.4s, v3.s[3]
 
-skip_698:
+skip_808:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_699
+	BEQ   skip_809
 	WORD  $0x4f8411a9 // fmla v9.4s, v13.4s, v4.s[0]
 
-skip_699:
+skip_809:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_700
+	BEQ   skip_810
 	WORD  $0x4fa411aa // fmla v10.4s, v13.4s, v4.s[1]
 
-skip_700:
+skip_810:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_701
+	BEQ   skip_811
 	WORD  $0x4f811165 // fmla v5.4s, v11.4s, v1.s[0]
 
-skip_701:
+skip_811:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_702
+	BEQ   skip_812
 	WORD  $0x4fa11166 // fmla v6.4s, v11.4s, v1.s[1]
 
-skip_702:
+skip_812:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_703
+	BEQ   skip_813
 	WORD  $0x4f811967 // fmla v7.4s, v11.4s, v1.s[2]
 
-skip_703:
+skip_813:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_704
+	BEQ   skip_814
 	WORD  $0x4fa11968 // fmla v8.4s, v11.4s, v1.s[3]
 
-skip_704:
+skip_814:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_705
+	BEQ   skip_815
 	WORD  $0x4f821169 // fmla v9.4s, v11.4s, v2.s[0]
 
-skip_705:
+skip_815:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_706
+	BEQ   skip_816
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 
-skip_706:
+skip_816:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_693
+	JMP added_803
 
-passed_692:
+passed_802:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_693:
+added_803:
 	SUBS $1, R3, R3
-	BNE  step_689
+	BNE  step_799
 
-keys_end_691:
+keys_end_801:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -13514,9 +15108,9 @@ keys_end_691:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_647:
+tile_743:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
@@ -13527,69 +15121,94 @@ tile_647:
 	FMOVS (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_707
+	CBZ   R7, plain_817
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_708
+	BEQ   leave_818
+	CMPW  R19, R7
+	BNE   scale_819
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_818
+
+scale_819:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_708:
+leave_818:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_709
+	BEQ   leave_820
+	CMPW  R19, R7
+	BNE   scale_821
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_820
+
+scale_821:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_709:
+leave_820:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_710
+	BEQ   leave_822
+	CMPW  R19, R7
+	BNE   scale_823
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_822
+
+scale_823:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_710:
+leave_822:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_711
+	BEQ   leave_824
+	CMPW  R19, R7
+	BNE   scale_825
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_824
+
+scale_825:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_711:
+leave_824:
 
-plain_707:
+plain_817:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_714
+	BLE  keys_end_828
 
-step_712:
+step_826:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_717
+	BNE  seen_831
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_715
+	BEQ  passed_829
 
-seen_717:
+seen_831:
 	FMOVQ (R5), F1
 	FMOVS (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -13598,65 +15217,65 @@ seen_717:
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_718
+	BEQ   skip_832
 	WORD  $0x4f821123 // fmla v3.4s, v9.4s, v2.s[0]
 
-skip_718:
+skip_832:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_719
+	BEQ   skip_833
 	WORD  $0x4fa21124 // fmla v4.4s, v9.4s, v2.s[1]
 
-skip_719:
+skip_833:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_720
+	BEQ   skip_834
 	WORD  $0x4f821925 // fmla v5.4s, v9.4s, v2.s[2]
 
-skip_720:
+skip_834:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_721
+	BEQ   skip_835
 	WORD  $0x4fa21926 // fmla v6.4s, v9.4s, v2.s[3]
 
-skip_721:
+skip_835:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_722
+	BEQ   skip_836
 	WORD  $0x4f8110e3 // fmla v3.4s, v7.4s, v1.s[0]
 
-skip_722:
+skip_836:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_723
+	BEQ   skip_837
 	WORD  $0x4fa110e4 // fmla v4.4s, v7.4s, v1.s[1]
 
-skip_723:
+skip_837:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_724
+	BEQ   skip_838
 	WORD  $0x4f8118e5 // fmla v5.4s, v7.4s, v1.s[2]
 
-skip_724:
+skip_838:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_725
+	BEQ   skip_839
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 
-skip_725:
+skip_839:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_716
+	JMP added_830
 
-passed_715:
+passed_829:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_716:
+added_830:
 	SUBS $1, R3, R3
-	BNE  step_712
+	BNE  step_826
 
-keys_end_714:
+keys_end_828:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	FMOVS F4, (R1)
@@ -13667,9 +15286,9 @@ keys_end_714:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_648:
+tile_744:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -13678,59 +15297,78 @@ tile_648:
 	FMOVS (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_726
+	CBZ   R7, plain_840
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_727
+	BEQ   leave_841
+	CMPW  R19, R7
+	BNE   scale_842
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_841
+
+scale_842:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_727:
+leave_841:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_728
+	BEQ   leave_843
+	CMPW  R19, R7
+	BNE   scale_844
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_843
+
+scale_844:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_728:
+leave_843:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_729
+	BEQ   leave_845
+	CMPW  R19, R7
+	BNE   scale_846
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_845
+
+scale_846:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_729:
+leave_845:
 
-plain_726:
+plain_840:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_732
+	BLE  keys_end_849
 
-step_730:
+step_847:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_735
+	BNE   seen_852
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_733
+	BEQ   passed_850
 
-seen_735:
+seen_852:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVS (R4), F8
@@ -13742,53 +15380,53 @@ seen_735:
 	VSHL  $16, V8.S4, V8.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_736
+	BEQ   skip_853
 	WORD  $0x4f831145 // fmla v5.4s, v10.4s, v3.s[0]
 
-skip_736:
+skip_853:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_737
+	BEQ   skip_854
 	WORD  $0x4fa31146 // fmla v6.4s, v10.4s, v3.s[1]
 
-skip_737:
+skip_854:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_738
+	BEQ   skip_855
 	WORD  $0x4f841147 // fmla v7.4s, v10.4s, v4.s[0]
 
-skip_738:
+skip_855:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_739
+	BEQ   skip_856
 	WORD  $0x4f811105 // fmla v5.4s, v8.4s, v1.s[0]
 
-skip_739:
+skip_856:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_740
+	BEQ   skip_857
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 
-skip_740:
+skip_857:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_741
+	BEQ   skip_858
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 
-skip_741:
+skip_858:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_734
+	JMP added_851
 
-passed_733:
+passed_850:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_734:
+added_851:
 	SUBS $1, R3, R3
-	BNE  step_730
+	BNE  step_847
 
-keys_end_732:
+keys_end_849:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -13797,55 +15435,68 @@ keys_end_732:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_649:
+tile_745:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_742
+	CBZ   R7, plain_859
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_743
+	BEQ   leave_860
+	CMPW  R19, R7
+	BNE   scale_861
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_860
+
+scale_861:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_743:
+leave_860:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_744
+	BEQ   leave_862
+	CMPW  R19, R7
+	BNE   scale_863
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_862
+
+scale_863:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_744:
+leave_862:
 
-plain_742:
+plain_859:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_747
+	BLE  keys_end_866
 
-step_745:
+step_864:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_748
+	BEQ  passed_867
 
-seen_750:
+seen_869:
 	FMOVD (R5), F1
 	FMOVS (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -13854,84 +15505,91 @@ seen_750:
 	VSHL  $16, V5.S4, V5.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_751
+	BEQ   skip_870
 	WORD  $0x4f8210e3 // fmla v3.4s, v7.4s, v2.s[0]
 
-skip_751:
+skip_870:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_752
+	BEQ   skip_871
 	WORD  $0x4fa210e4 // fmla v4.4s, v7.4s, v2.s[1]
 
-skip_752:
+skip_871:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_753
+	BEQ   skip_872
 	WORD  $0x4f8110a3 // fmla v3.4s, v5.4s, v1.s[0]
 
-skip_753:
+skip_872:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_754
+	BEQ   skip_873
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 
-skip_754:
+skip_873:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_749
+	JMP added_868
 
-passed_748:
+passed_867:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_749:
+added_868:
 	SUBS $1, R3, R3
-	BNE  step_745
+	BNE  step_864
 
-keys_end_747:
+keys_end_866:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_650:
+tile_746:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_755
+	CBZ   R7, plain_874
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_756
+	BEQ   leave_875
+	CMPW  R19, R7
+	BNE   scale_876
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_875
+
+scale_876:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_756:
+leave_875:
 
-plain_755:
+plain_874:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_759
+	BLE  keys_end_879
 
-step_757:
+step_877:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_760
+	BEQ   passed_880
 
-seen_762:
+seen_882:
 	FMOVS (R5), F1
 	FMOVS (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -13940,40 +15598,40 @@ seen_762:
 	VSHL  $16, V4.S4, V4.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_763
+	BEQ   skip_883
 	WORD  $0x4f8210c3 // fmla v3.4s, v6.4s, v2.s[0]
 
-skip_763:
+skip_883:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_764
+	BEQ   skip_884
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 
-skip_764:
+skip_884:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_761
+	JMP added_881
 
-passed_760:
+passed_880:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_761:
+added_881:
 	SUBS $1, R3, R3
-	BNE  step_757
+	BNE  step_877
 
-keys_end_759:
+keys_end_879:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-rows_end_644:
+rows_end_740:
 	ADD $4, R9, R9
 	SUB $1, R10, R10
 
-strip_end_642:
+strip_end_738:
 	RET
 
 // func ValueTilePairsCausal(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols, seen int)
@@ -14065,9 +15723,18 @@ tile_5:
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V29.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
 	BEQ   leave_12
+	CMPW  R19, R7
+	BNE   scale_13
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_12
+
+scale_13:
 	FMOVS R7, F30
 	WORD  $0x4f9e90a5 // fmul v5.4s, v5.4s, v30.s[0]
 	WORD  $0x4ea0f8bf // fabs v31.4s, v5.4s
@@ -14085,7 +15752,15 @@ tile_5:
 leave_12:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_13
+	BEQ   leave_14
+	CMPW  R19, R7
+	BNE   scale_15
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_14
+
+scale_15:
 	FMOVS R7, F30
 	WORD  $0x4f9e9108 // fmul v8.4s, v8.4s, v30.s[0]
 	WORD  $0x4ea0f91f // fabs v31.4s, v8.4s
@@ -14100,10 +15775,18 @@ leave_12:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V10.B16, V10.B16
 
-leave_13:
+leave_14:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_14
+	BEQ   leave_16
+	CMPW  R19, R7
+	BNE   scale_17
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_16
+
+scale_17:
 	FMOVS R7, F30
 	WORD  $0x4f9e916b // fmul v11.4s, v11.4s, v30.s[0]
 	WORD  $0x4ea0f97f // fabs v31.4s, v11.4s
@@ -14118,10 +15801,18 @@ leave_13:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V13.B16, V13.B16
 
-leave_14:
+leave_16:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_15
+	BEQ   leave_18
+	CMPW  R19, R7
+	BNE   scale_19
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_18
+
+scale_19:
 	FMOVS R7, F30
 	WORD  $0x4f9e91ce // fmul v14.4s, v14.4s, v30.s[0]
 	WORD  $0x4ea0f9df // fabs v31.4s, v14.4s
@@ -14136,10 +15827,18 @@ leave_14:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V16.B16, V16.B16
 
-leave_15:
+leave_18:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_16
+	BEQ   leave_20
+	CMPW  R19, R7
+	BNE   scale_21
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_20
+
+scale_21:
 	FMOVS R7, F30
 	WORD  $0x4f9e9231 // fmul v17.4s, v17.4s, v30.s[0]
 	WORD  $0x4ea0fa3f // fabs v31.4s, v17.4s
@@ -14154,10 +15853,18 @@ leave_15:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V19.B16, V19.B16
 
-leave_16:
+leave_20:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_17
+	BEQ   leave_22
+	CMPW  R19, R7
+	BNE   scale_23
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	VEOR  V22.B16, V22.B16, V22.B16
+	JMP   leave_22
+
+scale_23:
 	FMOVS R7, F30
 	WORD  $0x4f9e9294 // fmul v20.4s, v20.4s, v30.s[0]
 	WORD  $0x4ea0fa9f // fabs v31.4s, v20.4s
@@ -14172,10 +15879,18 @@ leave_16:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V22.B16, V22.B16
 
-leave_17:
+leave_22:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_18
+	BEQ   leave_24
+	CMPW  R19, R7
+	BNE   scale_25
+	VEOR  V23.B16, V23.B16, V23.B16
+	VEOR  V24.B16, V24.B16, V24.B16
+	VEOR  V25.B16, V25.B16, V25.B16
+	JMP   leave_24
+
+scale_25:
 	FMOVS R7, F30
 	WORD  $0x4f9e92f7 // fmul v23.4s, v23.4s, v30.s[0]
 	WORD  $0x4ea0faff // fabs v31.4s, v23.4s
@@ -14190,10 +15905,18 @@ leave_17:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V25.B16, V25.B16
 
-leave_18:
+leave_24:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_19
+	BEQ   leave_26
+	CMPW  R19, R7
+	BNE   scale_27
+	VEOR  V26.B16, V26.B16, V26.B16
+	VEOR  V27.B16, V27.B16, V27.B16
+	VEOR  V28.B16, V28.B16, V28.B16
+	JMP   leave_26
+
+scale_27:
 	FMOVS R7, F30
 	WORD  $0x4f9e935a // fmul v26.4s, v26.4s, v30.s[0]
 	WORD  $0x4ea0fb5f // fabs v31.4s, v26.4s
@@ -14208,32 +15931,32 @@ leave_18:
 	WORD  $0x4ebd37ff // cmgt v31.4s, v31.4s, v29.4s
 	VAND  V31.B16, V28.B16, V28.B16
 
-leave_19:
+leave_26:
 
 plain_11:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_22
+	BLE  keys_end_30
 	TST  $3, R3
-	BEQ  group_21
+	BEQ  group_29
 
-step_20:
+step_28:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_23
+	BEQ  passed_31
 
-seen_25:
+seen_33:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F29
@@ -14246,312 +15969,312 @@ seen_25:
 	VSHL  $16, V29.S4, V29.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_26
+	BEQ   skip_34
 	WORD  $0x4f8313e5 // fmla v5.4s, v31.4s, v3.s[0]
 
-skip_26:
+skip_34:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_27
+	BEQ   skip_35
 	WORD  $0x4fa313e8 // fmla v8.4s, v31.4s, v3.s[1]
 
-skip_27:
+skip_35:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_28
+	BEQ   skip_36
 	WORD  $0x4f831beb // fmla v11.4s, v31.4s, v3.s[2]
 
-skip_28:
+skip_36:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_29
+	BEQ   skip_37
 	WORD  $0x4fa31bee // fmla v14.4s, v31.4s, v3.s[3]
 
-skip_29:
+skip_37:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_30
+	BEQ   skip_38
 	WORD  $0x4f8413f1 // fmla v17.4s, v31.4s, v4.s[0]
 
-skip_30:
+skip_38:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_31
+	BEQ   skip_39
 	WORD  $0x4fa413f4 // fmla v20.4s, v31.4s, v4.s[1]
 
-skip_31:
+skip_39:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_32
+	BEQ   skip_40
 	WORD  $0x4f841bf7 // fmla v23.4s, v31.4s, v4.s[2]
 
-skip_32:
+skip_40:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_33
+	BEQ   skip_41
 	WORD  $0x4fa41bfa // fmla v26.4s, v31.4s, v4.s[3]
 
-skip_33:
+skip_41:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_34
+	BEQ   skip_42
 	WORD  $0x4f8113a5 // fmla v5.4s, v29.4s, v1.s[0]
 
-skip_34:
+skip_42:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_35
+	BEQ   skip_43
 	WORD  $0x4fa113a8 // fmla v8.4s, v29.4s, v1.s[1]
 
-skip_35:
+skip_43:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_36
+	BEQ   skip_44
 	WORD  $0x4f811bab // fmla v11.4s, v29.4s, v1.s[2]
 
-skip_36:
+skip_44:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_37
+	BEQ   skip_45
 	WORD  $0x4fa11bae // fmla v14.4s, v29.4s, v1.s[3]
 
-skip_37:
+skip_45:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_38
+	BEQ   skip_46
 	WORD  $0x4f8213b1 // fmla v17.4s, v29.4s, v2.s[0]
 
-skip_38:
+skip_46:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_39
+	BEQ   skip_47
 	WORD  $0x4fa213b4 // fmla v20.4s, v29.4s, v2.s[1]
 
-skip_39:
+skip_47:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_40
+	BEQ   skip_48
 	WORD  $0x4f821bb7 // fmla v23.4s, v29.4s, v2.s[2]
 
-skip_40:
+skip_48:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_41
+	BEQ   skip_49
 	WORD  $0x4fa21bba // fmla v26.4s, v29.4s, v2.s[3]
 
-skip_41:
+skip_49:
 	FMOVQ 32(R4), F29
 	VAND  V0.B16, V30.B16, V31.B16
 	VSHL  $16, V30.S4, V30.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_42
+	BEQ   skip_50
 	WORD  $0x4f8313e6 // fmla v6.4s, v31.4s, v3.s[0]
 
-skip_42:
+skip_50:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_43
+	BEQ   skip_51
 	WORD  $0x4fa313e9 // fmla v9.4s, v31.4s, v3.s[1]
 
-skip_43:
+skip_51:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_44
+	BEQ   skip_52
 	WORD  $0x4f831bec // fmla v12.4s, v31.4s, v3.s[2]
 
-skip_44:
+skip_52:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_45
+	BEQ   skip_53
 	WORD  $0x4fa31bef // fmla v15.4s, v31.4s, v3.s[3]
 
-skip_45:
+skip_53:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_46
+	BEQ   skip_54
 	WORD  $0x4f8413f2 // fmla v18.4s, v31.4s, v4.s[0]
 
-skip_46:
+skip_54:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_47
+	BEQ   skip_55
 	WORD  $0x4fa413f5 // fmla v21.4s, v31.4s, v4.s[1]
 
-skip_47:
+skip_55:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_48
+	BEQ   skip_56
 	WORD  $0x4f841bf8 // fmla v24.4s, v31.4s, v4.s[2]
 
-skip_48:
+skip_56:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_49
+	BEQ   skip_57
 	WORD  $0x4fa41bfb // fmla v27.4s, v31.4s, v4.s[3]
 
-skip_49:
+skip_57:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_50
+	BEQ   skip_58
 	WORD  $0x4f8113c6 // fmla v6.4s, v30.4s, v1.s[0]
 
-skip_50:
+skip_58:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_51
+	BEQ   skip_59
 	WORD  $0x4fa113c9 // fmla v9.4s, v30.4s, v1.s[1]
 
-skip_51:
+skip_59:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_52
+	BEQ   skip_60
 	WORD  $0x4f811bcc // fmla v12.4s, v30.4s, v1.s[2]
 
-skip_52:
+skip_60:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_53
+	BEQ   skip_61
 	WORD  $0x4fa11bcf // fmla v15.4s, v30.4s, v1.s[3]
 
-skip_53:
+skip_61:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_54
+	BEQ   skip_62
 	WORD  $0x4f8213d2 // fmla v18.4s, v30.4s, v2.s[0]
 
-skip_54:
+skip_62:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_55
+	BEQ   skip_63
 	WORD  $0x4fa213d5 // fmla v21.4s, v30.4s, v2.s[1]
 
-skip_55:
+skip_63:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_56
+	BEQ   skip_64
 	WORD  $0x4f821bd8 // fmla v24.4s, v30.4s, v2.s[2]
 
-skip_56:
+skip_64:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_57
+	BEQ   skip_65
 	WORD  $0x4fa21bdb // fmla v27.4s, v30.4s, v2.s[3]
 
-skip_57:
+skip_65:
 	VAND  V0.B16, V29.B16, V31.B16
 	VSHL  $16, V29.S4, V29.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_58
+	BEQ   skip_66
 	WORD  $0x4f8313e7 // fmla v7.4s, v31.4s, v3.s[0]
 
-skip_58:
+skip_66:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_59
+	BEQ   skip_67
 	WORD  $0x4fa313ea // fmla v10.4s, v31.4s, v3.s[1]
 
-skip_59:
+skip_67:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_60
+	BEQ   skip_68
 	WORD  $0x4f831bed // fmla v13.4s, v31.4s, v3.s[2]
 
-skip_60:
+skip_68:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_61
+	BEQ   skip_69
 	WORD  $0x4fa31bf0 // fmla v16.4s, v31.4s, v3.s[3]
 
-skip_61:
+skip_69:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_62
+	BEQ   skip_70
 	WORD  $0x4f8413f3 // fmla v19.4s, v31.4s, v4.s[0]
 
-skip_62:
+skip_70:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_63
+	BEQ   skip_71
 	WORD  $0x4fa413f6 // fmla v22.4s, v31.4s, v4.s[1]
 
-skip_63:
+skip_71:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_64
+	BEQ   skip_72
 	WORD  $0x4f841bf9 // fmla v25.4s, v31.4s, v4.s[2]
 
-skip_64:
+skip_72:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_65
+	BEQ   skip_73
 	WORD  $0x4fa41bfc // fmla v28.4s, v31.4s, v4.s[3]
 
-skip_65:
+skip_73:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_66
+	BEQ   skip_74
 	WORD  $0x4f8113a7 // fmla v7.4s, v29.4s, v1.s[0]
 
-skip_66:
+skip_74:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_67
+	BEQ   skip_75
 	WORD  $0x4fa113aa // fmla v10.4s, v29.4s, v1.s[1]
 
-skip_67:
+skip_75:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_68
+	BEQ   skip_76
 	WORD  $0x4f811bad // fmla v13.4s, v29.4s, v1.s[2]
 
-skip_68:
+skip_76:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_69
+	BEQ   skip_77
 	WORD  $0x4fa11bb0 // fmla v16.4s, v29.4s, v1.s[3]
 
-skip_69:
+skip_77:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_70
+	BEQ   skip_78
 	WORD  $0x4f8213b3 // fmla v19.4s, v29.4s, v2.s[0]
 
-skip_70:
+skip_78:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_71
+	BEQ   skip_79
 	WORD  $0x4fa213b6 // fmla v22.4s, v29.4s, v2.s[1]
 
-skip_71:
+skip_79:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_72
+	BEQ   skip_80
 	WORD  $0x4f821bb9 // fmla v25.4s, v29.4s, v2.s[2]
 
-skip_72:
+skip_80:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_73
+	BEQ   skip_81
 	WORD  $0x4fa21bbc // fmla v28.4s, v29.4s, v2.s[3]
 
-skip_73:
+skip_81:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_24
+	JMP added_32
 
-passed_23:
+passed_31:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_24:
+added_32:
 	SUBS $1, R3, R3
-	BEQ  keys_end_22
+	BEQ  keys_end_30
 	TST  $3, R3
-	BNE  step_20
+	BNE  step_28
 
-group_21:
+group_29:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -14588,7 +16311,7 @@ group_21:
 	MOVD  24(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_20
+	BNE   step_28
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F29
@@ -14850,9 +16573,9 @@ group_21:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_21
+	BNE   group_29
 
-keys_end_22:
+keys_end_30:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -14916,15 +16639,24 @@ tile_6:
 	FMOVQ 32(R6), F22
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_74
+	CBZ   R7, plain_82
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V23.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_75
+	BEQ   leave_83
+	CMPW  R19, R7
+	BNE   scale_84
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_83
+
+scale_84:
 	FMOVS R7, F24
 	WORD  $0x4f9890a5 // fmul v5.4s, v5.4s, v24.s[0]
 	WORD  $0x4ea0f8b9 // fabs v25.4s, v5.4s
@@ -14939,10 +16671,18 @@ tile_6:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V7.B16, V7.B16
 
-leave_75:
+leave_83:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_76
+	BEQ   leave_85
+	CMPW  R19, R7
+	BNE   scale_86
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_85
+
+scale_86:
 	FMOVS R7, F24
 	WORD  $0x4f989108 // fmul v8.4s, v8.4s, v24.s[0]
 	WORD  $0x4ea0f919 // fabs v25.4s, v8.4s
@@ -14957,10 +16697,18 @@ leave_75:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V10.B16, V10.B16
 
-leave_76:
+leave_85:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_77
+	BEQ   leave_87
+	CMPW  R19, R7
+	BNE   scale_88
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_87
+
+scale_88:
 	FMOVS R7, F24
 	WORD  $0x4f98916b // fmul v11.4s, v11.4s, v24.s[0]
 	WORD  $0x4ea0f979 // fabs v25.4s, v11.4s
@@ -14975,10 +16723,18 @@ leave_76:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V13.B16, V13.B16
 
-leave_77:
+leave_87:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_78
+	BEQ   leave_89
+	CMPW  R19, R7
+	BNE   scale_90
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_89
+
+scale_90:
 	FMOVS R7, F24
 	WORD  $0x4f9891ce // fmul v14.4s, v14.4s, v24.s[0]
 	WORD  $0x4ea0f9d9 // fabs v25.4s, v14.4s
@@ -14993,10 +16749,18 @@ leave_77:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V16.B16, V16.B16
 
-leave_78:
+leave_89:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_79
+	BEQ   leave_91
+	CMPW  R19, R7
+	BNE   scale_92
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_91
+
+scale_92:
 	FMOVS R7, F24
 	WORD  $0x4f989231 // fmul v17.4s, v17.4s, v24.s[0]
 	WORD  $0x4ea0fa39 // fabs v25.4s, v17.4s
@@ -15011,10 +16775,18 @@ leave_78:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V19.B16, V19.B16
 
-leave_79:
+leave_91:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_80
+	BEQ   leave_93
+	CMPW  R19, R7
+	BNE   scale_94
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	VEOR  V22.B16, V22.B16, V22.B16
+	JMP   leave_93
+
+scale_94:
 	FMOVS R7, F24
 	WORD  $0x4f989294 // fmul v20.4s, v20.4s, v24.s[0]
 	WORD  $0x4ea0fa99 // fabs v25.4s, v20.4s
@@ -15029,29 +16801,29 @@ leave_79:
 	WORD  $0x4eb73739 // cmgt v25.4s, v25.4s, v23.4s
 	VAND  V25.B16, V22.B16, V22.B16
 
-leave_80:
+leave_93:
 
-plain_74:
+plain_82:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_83
+	BLE  keys_end_97
 	TST  $3, R3
-	BEQ  group_82
+	BEQ  group_96
 
-step_81:
+step_95:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_86
+	BNE  seen_100
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_86
+	BNE  seen_100
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_84
+	BEQ  passed_98
 
-seen_86:
+seen_100:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F23
@@ -15064,240 +16836,240 @@ seen_86:
 	VSHL  $16, V23.S4, V23.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_87
+	BEQ   skip_101
 	WORD  $0x4f831325 // fmla v5.4s, v25.4s, v3.s[0]
 
-skip_87:
+skip_101:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_88
+	BEQ   skip_102
 	WORD  $0x4fa31328 // fmla v8.4s, v25.4s, v3.s[1]
 
-skip_88:
+skip_102:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_89
+	BEQ   skip_103
 	WORD  $0x4f831b2b // fmla v11.4s, v25.4s, v3.s[2]
 
-skip_89:
+skip_103:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_90
+	BEQ   skip_104
 	WORD  $0x4fa31b2e // fmla v14.4s, v25.4s, v3.s[3]
 
-skip_90:
+skip_104:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_91
+	BEQ   skip_105
 	WORD  $0x4f841331 // fmla v17.4s, v25.4s, v4.s[0]
 
-skip_91:
+skip_105:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_92
+	BEQ   skip_106
 	WORD  $0x4fa41334 // fmla v20.4s, v25.4s, v4.s[1]
 
-skip_92:
+skip_106:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_93
+	BEQ   skip_107
 	WORD  $0x4f8112e5 // fmla v5.4s, v23.4s, v1.s[0]
 
-skip_93:
+skip_107:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_94
+	BEQ   skip_108
 	WORD  $0x4fa112e8 // fmla v8.4s, v23.4s, v1.s[1]
 
-skip_94:
+skip_108:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_95
+	BEQ   skip_109
 	WORD  $0x4f811aeb // fmla v11.4s, v23.4s, v1.s[2]
 
-skip_95:
+skip_109:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_96
+	BEQ   skip_110
 	WORD  $0x4fa11aee // fmla v14.4s, v23.4s, v1.s[3]
 
-skip_96:
+skip_110:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_97
+	BEQ   skip_111
 	WORD  $0x4f8212f1 // fmla v17.4s, v23.4s, v2.s[0]
 
-skip_97:
+skip_111:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_98
+	BEQ   skip_112
 	WORD  $0x4fa212f4 // fmla v20.4s, v23.4s, v2.s[1]
 
-skip_98:
+skip_112:
 	FMOVQ 32(R4), F23
 	VAND  V0.B16, V24.B16, V25.B16
 	VSHL  $16, V24.S4, V24.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_99
+	BEQ   skip_113
 	WORD  $0x4f831326 // fmla v6.4s, v25.4s, v3.s[0]
 
-skip_99:
+skip_113:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_100
+	BEQ   skip_114
 	WORD  $0x4fa31329 // fmla v9.4s, v25.4s, v3.s[1]
 
-skip_100:
+skip_114:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_101
+	BEQ   skip_115
 	WORD  $0x4f831b2c // fmla v12.4s, v25.4s, v3.s[2]
 
-skip_101:
+skip_115:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_102
+	BEQ   skip_116
 	WORD  $0x4fa31b2f // fmla v15.4s, v25.4s, v3.s[3]
 
-skip_102:
+skip_116:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_103
+	BEQ   skip_117
 	WORD  $0x4f841332 // fmla v18.4s, v25.4s, v4.s[0]
 
-skip_103:
+skip_117:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_104
+	BEQ   skip_118
 	WORD  $0x4fa41335 // fmla v21.4s, v25.4s, v4.s[1]
 
-skip_104:
+skip_118:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_105
+	BEQ   skip_119
 	WORD  $0x4f811306 // fmla v6.4s, v24.4s, v1.s[0]
 
-skip_105:
+skip_119:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_106
+	BEQ   skip_120
 	WORD  $0x4fa11309 // fmla v9.4s, v24.4s, v1.s[1]
 
-skip_106:
+skip_120:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_107
+	BEQ   skip_121
 	WORD  $0x4f811b0c // fmla v12.4s, v24.4s, v1.s[2]
 
-skip_107:
+skip_121:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_108
+	BEQ   skip_122
 	WORD  $0x4fa11b0f // fmla v15.4s, v24.4s, v1.s[3]
 
-skip_108:
+skip_122:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_109
+	BEQ   skip_123
 	WORD  $0x4f821312 // fmla v18.4s, v24.4s, v2.s[0]
 
-skip_109:
+skip_123:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_110
+	BEQ   skip_124
 	WORD  $0x4fa21315 // fmla v21.4s, v24.4s, v2.s[1]
 
-skip_110:
+skip_124:
 	VAND  V0.B16, V23.B16, V25.B16
 	VSHL  $16, V23.S4, V23.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_111
+	BEQ   skip_125
 	WORD  $0x4f831327 // fmla v7.4s, v25.4s, v3.s[0]
 
-skip_111:
+skip_125:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_112
+	BEQ   skip_126
 	WORD  $0x4fa3132a // fmla v10.4s, v25.4s, v3.s[1]
 
-skip_112:
+skip_126:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_113
+	BEQ   skip_127
 	WORD  $0x4f831b2d // fmla v13.4s, v25.4s, v3.s[2]
 
-skip_113:
+skip_127:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_114
+	BEQ   skip_128
 	WORD  $0x4fa31b30 // fmla v16.4s, v25.4s, v3.s[3]
 
-skip_114:
+skip_128:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_115
+	BEQ   skip_129
 	WORD  $0x4f841333 // fmla v19.4s, v25.4s, v4.s[0]
 
-skip_115:
+skip_129:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_116
+	BEQ   skip_130
 	WORD  $0x4fa41336 // fmla v22.4s, v25.4s, v4.s[1]
 
-skip_116:
+skip_130:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_117
+	BEQ   skip_131
 	WORD  $0x4f8112e7 // fmla v7.4s, v23.4s, v1.s[0]
 
-skip_117:
+skip_131:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_118
+	BEQ   skip_132
 	WORD  $0x4fa112ea // fmla v10.4s, v23.4s, v1.s[1]
 
-skip_118:
+skip_132:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_119
+	BEQ   skip_133
 	WORD  $0x4f811aed // fmla v13.4s, v23.4s, v1.s[2]
 
-skip_119:
+skip_133:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_120
+	BEQ   skip_134
 	WORD  $0x4fa11af0 // fmla v16.4s, v23.4s, v1.s[3]
 
-skip_120:
+skip_134:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_121
+	BEQ   skip_135
 	WORD  $0x4f8212f3 // fmla v19.4s, v23.4s, v2.s[0]
 
-skip_121:
+skip_135:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_122
+	BEQ   skip_136
 	WORD  $0x4fa212f6 // fmla v22.4s, v23.4s, v2.s[1]
 
-skip_122:
+skip_136:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_85
+	JMP added_99
 
-passed_84:
+passed_98:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_85:
+added_99:
 	SUBS $1, R3, R3
-	BEQ  keys_end_83
+	BEQ  keys_end_97
 	TST  $3, R3
-	BNE  step_81
+	BNE  step_95
 
-group_82:
+group_96:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -15326,7 +17098,7 @@ group_82:
 	MOVD  16(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_81
+	BNE   step_95
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F23
@@ -15540,9 +17312,9 @@ group_82:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_82
+	BNE   group_96
 
-keys_end_83:
+keys_end_97:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -15590,15 +17362,24 @@ tile_7:
 	FMOVQ 32(R6), F14
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_123
+	CBZ   R7, plain_137
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V15.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_124
+	BEQ   leave_138
+	CMPW  R19, R7
+	BNE   scale_139
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_138
+
+scale_139:
 	FMOVS R7, F16
 	WORD  $0x4f909063 // fmul v3.4s, v3.4s, v16.s[0]
 	WORD  $0x4ea0f871 // fabs v17.4s, v3.4s
@@ -15613,10 +17394,18 @@ tile_7:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V5.B16, V5.B16
 
-leave_124:
+leave_138:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_125
+	BEQ   leave_140
+	CMPW  R19, R7
+	BNE   scale_141
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_140
+
+scale_141:
 	FMOVS R7, F16
 	WORD  $0x4f9090c6 // fmul v6.4s, v6.4s, v16.s[0]
 	WORD  $0x4ea0f8d1 // fabs v17.4s, v6.4s
@@ -15631,10 +17420,18 @@ leave_124:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V8.B16, V8.B16
 
-leave_125:
+leave_140:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_126
+	BEQ   leave_142
+	CMPW  R19, R7
+	BNE   scale_143
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_142
+
+scale_143:
 	FMOVS R7, F16
 	WORD  $0x4f909129 // fmul v9.4s, v9.4s, v16.s[0]
 	WORD  $0x4ea0f931 // fabs v17.4s, v9.4s
@@ -15649,10 +17446,18 @@ leave_125:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V11.B16, V11.B16
 
-leave_126:
+leave_142:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_127
+	BEQ   leave_144
+	CMPW  R19, R7
+	BNE   scale_145
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_144
+
+scale_145:
 	FMOVS R7, F16
 	WORD  $0x4f90918c // fmul v12.4s, v12.4s, v16.s[0]
 	WORD  $0x4ea0f991 // fabs v17.4s, v12.4s
@@ -15667,26 +17472,26 @@ leave_126:
 	WORD  $0x4eaf3631 // cmgt v17.4s, v17.4s, v15.4s
 	VAND  V17.B16, V14.B16, V14.B16
 
-leave_127:
+leave_144:
 
-plain_123:
+plain_137:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_130
+	BLE  keys_end_148
 	TST  $3, R3
-	BEQ  group_129
+	BEQ  group_147
 
-step_128:
+step_146:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_133
+	BNE  seen_151
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_131
+	BEQ  passed_149
 
-seen_133:
+seen_151:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F15
 	VAND  V0.B16, V1.B16, V2.B16
@@ -15696,168 +17501,168 @@ seen_133:
 	VSHL  $16, V15.S4, V15.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_134
+	BEQ   skip_152
 	WORD  $0x4f821223 // fmla v3.4s, v17.4s, v2.s[0]
 
-skip_134:
+skip_152:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_135
+	BEQ   skip_153
 	WORD  $0x4fa21226 // fmla v6.4s, v17.4s, v2.s[1]
 
-skip_135:
+skip_153:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_136
+	BEQ   skip_154
 	WORD  $0x4f821a29 // fmla v9.4s, v17.4s, v2.s[2]
 
-skip_136:
+skip_154:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_137
+	BEQ   skip_155
 	WORD  $0x4fa21a2c // fmla v12.4s, v17.4s, v2.s[3]
 
-skip_137:
+skip_155:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_138
+	BEQ   skip_156
 	WORD  $0x4f8111e3 // fmla v3.4s, v15.4s, v1.s[0]
 
-skip_138:
+skip_156:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_139
+	BEQ   skip_157
 	WORD  $0x4fa111e6 // fmla v6.4s, v15.4s, v1.s[1]
 
-skip_139:
+skip_157:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_140
+	BEQ   skip_158
 	WORD  $0x4f8119e9 // fmla v9.4s, v15.4s, v1.s[2]
 
-skip_140:
+skip_158:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_141
+	BEQ   skip_159
 	WORD  $0x4fa119ec // fmla v12.4s, v15.4s, v1.s[3]
 
-skip_141:
+skip_159:
 	FMOVQ 32(R4), F15
 	VAND  V0.B16, V16.B16, V17.B16
 	VSHL  $16, V16.S4, V16.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_142
+	BEQ   skip_160
 	WORD  $0x4f821224 // fmla v4.4s, v17.4s, v2.s[0]
 
-skip_142:
+skip_160:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_143
+	BEQ   skip_161
 	WORD  $0x4fa21227 // fmla v7.4s, v17.4s, v2.s[1]
 
-skip_143:
+skip_161:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_144
+	BEQ   skip_162
 	WORD  $0x4f821a2a // fmla v10.4s, v17.4s, v2.s[2]
 
-skip_144:
+skip_162:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_145
+	BEQ   skip_163
 	WORD  $0x4fa21a2d // fmla v13.4s, v17.4s, v2.s[3]
 
-skip_145:
+skip_163:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_146
+	BEQ   skip_164
 	WORD  $0x4f811204 // fmla v4.4s, v16.4s, v1.s[0]
 
-skip_146:
+skip_164:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_147
+	BEQ   skip_165
 	WORD  $0x4fa11207 // fmla v7.4s, v16.4s, v1.s[1]
 
-skip_147:
+skip_165:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_148
+	BEQ   skip_166
 	WORD  $0x4f811a0a // fmla v10.4s, v16.4s, v1.s[2]
 
-skip_148:
+skip_166:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_149
+	BEQ   skip_167
 	WORD  $0x4fa11a0d // fmla v13.4s, v16.4s, v1.s[3]
 
-skip_149:
+skip_167:
 	VAND  V0.B16, V15.B16, V17.B16
 	VSHL  $16, V15.S4, V15.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_150
+	BEQ   skip_168
 	WORD  $0x4f821225 // fmla v5.4s, v17.4s, v2.s[0]
 
-skip_150:
+skip_168:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_151
+	BEQ   skip_169
 	WORD  $0x4fa21228 // fmla v8.4s, v17.4s, v2.s[1]
 
-skip_151:
+skip_169:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_152
+	BEQ   skip_170
 	WORD  $0x4f821a2b // fmla v11.4s, v17.4s, v2.s[2]
 
-skip_152:
+skip_170:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_153
+	BEQ   skip_171
 	WORD  $0x4fa21a2e // fmla v14.4s, v17.4s, v2.s[3]
 
-skip_153:
+skip_171:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_154
+	BEQ   skip_172
 	WORD  $0x4f8111e5 // fmla v5.4s, v15.4s, v1.s[0]
 
-skip_154:
+skip_172:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_155
+	BEQ   skip_173
 	WORD  $0x4fa111e8 // fmla v8.4s, v15.4s, v1.s[1]
 
-skip_155:
+skip_173:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_156
+	BEQ   skip_174
 	WORD  $0x4f8119eb // fmla v11.4s, v15.4s, v1.s[2]
 
-skip_156:
+skip_174:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_157
+	BEQ   skip_175
 	WORD  $0x4fa119ee // fmla v14.4s, v15.4s, v1.s[3]
 
-skip_157:
+skip_175:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_132
+	JMP added_150
 
-passed_131:
+passed_149:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_132:
+added_150:
 	SUBS $1, R3, R3
-	BEQ  keys_end_130
+	BEQ  keys_end_148
 	TST  $3, R3
-	BNE  step_128
+	BNE  step_146
 
-group_129:
+group_147:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -15878,7 +17683,7 @@ group_129:
 	MOVD  8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_128
+	BNE   step_146
 	FMOVQ (R5), F1
 	FMOVQ (R4), F15
 	VAND  V0.B16, V1.B16, V2.B16
@@ -16032,9 +17837,9 @@ group_129:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_129
+	BNE   group_147
 
-keys_end_130:
+keys_end_148:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
@@ -16070,15 +17875,24 @@ tile_8:
 	FMOVQ 32(R6), F13
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_158
+	CBZ   R7, plain_176
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V14.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_159
+	BEQ   leave_177
+	CMPW  R19, R7
+	BNE   scale_178
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_177
+
+scale_178:
 	FMOVS R7, F15
 	WORD  $0x4f8f90a5 // fmul v5.4s, v5.4s, v15.s[0]
 	WORD  $0x4ea0f8b0 // fabs v16.4s, v5.4s
@@ -16093,10 +17907,18 @@ tile_8:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V7.B16, V7.B16
 
-leave_159:
+leave_177:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_160
+	BEQ   leave_179
+	CMPW  R19, R7
+	BNE   scale_180
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_179
+
+scale_180:
 	FMOVS R7, F15
 	WORD  $0x4f8f9108 // fmul v8.4s, v8.4s, v15.s[0]
 	WORD  $0x4ea0f910 // fabs v16.4s, v8.4s
@@ -16111,10 +17933,18 @@ leave_159:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V10.B16, V10.B16
 
-leave_160:
+leave_179:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_161
+	BEQ   leave_181
+	CMPW  R19, R7
+	BNE   scale_182
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_181
+
+scale_182:
 	FMOVS R7, F15
 	WORD  $0x4f8f916b // fmul v11.4s, v11.4s, v15.s[0]
 	WORD  $0x4ea0f970 // fabs v16.4s, v11.4s
@@ -16129,26 +17959,26 @@ leave_160:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V13.B16, V13.B16
 
-leave_161:
+leave_181:
 
-plain_158:
+plain_176:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_164
+	BLE  keys_end_185
 	TST  $3, R3
-	BEQ  group_163
+	BEQ  group_184
 
-step_162:
+step_183:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_167
+	BNE   seen_188
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_165
+	BEQ   passed_186
 
-seen_167:
+seen_188:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F14
@@ -16161,132 +17991,132 @@ seen_167:
 	VSHL  $16, V14.S4, V14.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_168
+	BEQ   skip_189
 	WORD  $0x4f831205 // fmla v5.4s, v16.4s, v3.s[0]
 
-skip_168:
+skip_189:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_169
+	BEQ   skip_190
 	WORD  $0x4fa31208 // fmla v8.4s, v16.4s, v3.s[1]
 
-skip_169:
+skip_190:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_170
+	BEQ   skip_191
 	WORD  $0x4f84120b // fmla v11.4s, v16.4s, v4.s[0]
 
-skip_170:
+skip_191:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_171
+	BEQ   skip_192
 	WORD  $0x4f8111c5 // fmla v5.4s, v14.4s, v1.s[0]
 
-skip_171:
+skip_192:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_172
+	BEQ   skip_193
 	WORD  $0x4fa111c8 // fmla v8.4s, v14.4s, v1.s[1]
 
-skip_172:
+skip_193:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_173
+	BEQ   skip_194
 	WORD  $0x4f8211cb // fmla v11.4s, v14.4s, v2.s[0]
 
-skip_173:
+skip_194:
 	FMOVQ 32(R4), F14
 	VAND  V0.B16, V15.B16, V16.B16
 	VSHL  $16, V15.S4, V15.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_174
+	BEQ   skip_195
 	WORD  $0x4f831206 // fmla v6.4s, v16.4s, v3.s[0]
 
-skip_174:
+skip_195:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_175
+	BEQ   skip_196
 	WORD  $0x4fa31209 // fmla v9.4s, v16.4s, v3.s[1]
 
-skip_175:
+skip_196:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_176
+	BEQ   skip_197
 	WORD  $0x4f84120c // fmla v12.4s, v16.4s, v4.s[0]
 
-skip_176:
+skip_197:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_177
+	BEQ   skip_198
 	WORD  $0x4f8111e6 // fmla v6.4s, v15.4s, v1.s[0]
 
-skip_177:
+skip_198:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_178
+	BEQ   skip_199
 	WORD  $0x4fa111e9 // fmla v9.4s, v15.4s, v1.s[1]
 
-skip_178:
+skip_199:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_179
+	BEQ   skip_200
 	WORD  $0x4f8211ec // fmla v12.4s, v15.4s, v2.s[0]
 
-skip_179:
+skip_200:
 	VAND  V0.B16, V14.B16, V16.B16
 	VSHL  $16, V14.S4, V14.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_180
+	BEQ   skip_201
 	WORD  $0x4f831207 // fmla v7.4s, v16.4s, v3.s[0]
 
-skip_180:
+skip_201:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_181
+	BEQ   skip_202
 	WORD  $0x4fa3120a // fmla v10.4s, v16.4s, v3.s[1]
 
-skip_181:
+skip_202:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_182
+	BEQ   skip_203
 	WORD  $0x4f84120d // fmla v13.4s, v16.4s, v4.s[0]
 
-skip_182:
+skip_203:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_183
+	BEQ   skip_204
 	WORD  $0x4f8111c7 // fmla v7.4s, v14.4s, v1.s[0]
 
-skip_183:
+skip_204:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_184
+	BEQ   skip_205
 	WORD  $0x4fa111ca // fmla v10.4s, v14.4s, v1.s[1]
 
-skip_184:
+skip_205:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_185
+	BEQ   skip_206
 	WORD  $0x4f8211cd // fmla v13.4s, v14.4s, v2.s[0]
 
-skip_185:
+skip_206:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_166
+	JMP added_187
 
-passed_165:
+passed_186:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_166:
+added_187:
 	SUBS $1, R3, R3
-	BEQ  keys_end_164
+	BEQ  keys_end_185
 	TST  $3, R3
-	BNE  step_162
+	BNE  step_183
 
-group_163:
+group_184:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVWU 8(R6), R7
@@ -16307,7 +18137,7 @@ group_163:
 	MOVWU 8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_162
+	BNE   step_183
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F14
@@ -16449,9 +18279,9 @@ group_163:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_163
+	BNE   group_184
 
-keys_end_164:
+keys_end_185:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	FMOVQ F7, 32(R1)
@@ -16479,15 +18309,24 @@ tile_9:
 	FMOVQ 32(R6), F8
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_186
+	CBZ   R7, plain_207
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V9.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_187
+	BEQ   leave_208
+	CMPW  R19, R7
+	BNE   scale_209
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_208
+
+scale_209:
 	FMOVS R7, F10
 	WORD  $0x4f8a9063 // fmul v3.4s, v3.4s, v10.s[0]
 	WORD  $0x4ea0f86b // fabs v11.4s, v3.4s
@@ -16502,10 +18341,18 @@ tile_9:
 	WORD  $0x4ea9356b // cmgt v11.4s, v11.4s, v9.4s
 	VAND  V11.B16, V5.B16, V5.B16
 
-leave_187:
+leave_208:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_188
+	BEQ   leave_210
+	CMPW  R19, R7
+	BNE   scale_211
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_210
+
+scale_211:
 	FMOVS R7, F10
 	WORD  $0x4f8a90c6 // fmul v6.4s, v6.4s, v10.s[0]
 	WORD  $0x4ea0f8cb // fabs v11.4s, v6.4s
@@ -16520,23 +18367,23 @@ leave_187:
 	WORD  $0x4ea9356b // cmgt v11.4s, v11.4s, v9.4s
 	VAND  V11.B16, V8.B16, V8.B16
 
-leave_188:
+leave_210:
 
-plain_186:
+plain_207:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_191
+	BLE  keys_end_214
 	TST  $3, R3
-	BEQ  group_190
+	BEQ  group_213
 
-step_189:
+step_212:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_192
+	BEQ  passed_215
 
-seen_194:
+seen_217:
 	FMOVD (R5), F1
 	FMOVQ (R4), F9
 	VAND  V0.B16, V1.B16, V2.B16
@@ -16546,96 +18393,96 @@ seen_194:
 	VSHL  $16, V9.S4, V9.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_195
+	BEQ   skip_218
 	WORD  $0x4f821163 // fmla v3.4s, v11.4s, v2.s[0]
 
-skip_195:
+skip_218:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_196
+	BEQ   skip_219
 	WORD  $0x4fa21166 // fmla v6.4s, v11.4s, v2.s[1]
 
-skip_196:
+skip_219:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_197
+	BEQ   skip_220
 	WORD  $0x4f811123 // fmla v3.4s, v9.4s, v1.s[0]
 
-skip_197:
+skip_220:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_198
+	BEQ   skip_221
 	WORD  $0x4fa11126 // fmla v6.4s, v9.4s, v1.s[1]
 
-skip_198:
+skip_221:
 	FMOVQ 32(R4), F9
 	VAND  V0.B16, V10.B16, V11.B16
 	VSHL  $16, V10.S4, V10.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_199
+	BEQ   skip_222
 	WORD  $0x4f821164 // fmla v4.4s, v11.4s, v2.s[0]
 
-skip_199:
+skip_222:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_200
+	BEQ   skip_223
 	WORD  $0x4fa21167 // fmla v7.4s, v11.4s, v2.s[1]
 
-skip_200:
+skip_223:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_201
+	BEQ   skip_224
 	WORD  $0x4f811144 // fmla v4.4s, v10.4s, v1.s[0]
 
-skip_201:
+skip_224:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_202
+	BEQ   skip_225
 	WORD  $0x4fa11147 // fmla v7.4s, v10.4s, v1.s[1]
 
-skip_202:
+skip_225:
 	VAND  V0.B16, V9.B16, V11.B16
 	VSHL  $16, V9.S4, V9.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_203
+	BEQ   skip_226
 	WORD  $0x4f821165 // fmla v5.4s, v11.4s, v2.s[0]
 
-skip_203:
+skip_226:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_204
+	BEQ   skip_227
 	WORD  $0x4fa21168 // fmla v8.4s, v11.4s, v2.s[1]
 
-skip_204:
+skip_227:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_205
+	BEQ   skip_228
 	WORD  $0x4f811125 // fmla v5.4s, v9.4s, v1.s[0]
 
-skip_205:
+skip_228:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_206
+	BEQ   skip_229
 	WORD  $0x4fa11128 // fmla v8.4s, v9.4s, v1.s[1]
 
-skip_206:
+skip_229:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_193
+	JMP added_216
 
-passed_192:
+passed_215:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_193:
+added_216:
 	SUBS $1, R3, R3
-	BEQ  keys_end_191
+	BEQ  keys_end_214
 	TST  $3, R3
-	BNE  step_189
+	BNE  step_212
 
-group_190:
+group_213:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	ADD   R12, R6, R6
@@ -16648,7 +18495,7 @@ group_190:
 	MOVD  (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_189
+	BNE   step_212
 	FMOVD (R5), F1
 	FMOVQ (R4), F9
 	VAND  V0.B16, V1.B16, V2.B16
@@ -16754,9 +18601,9 @@ group_190:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_190
+	BNE   group_213
 
-keys_end_191:
+keys_end_214:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
@@ -16776,15 +18623,24 @@ tile_10:
 	FMOVQ 32(R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_207
+	CBZ   R7, plain_230
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_208
+	BEQ   leave_231
+	CMPW  R19, R7
+	BNE   scale_232
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_231
+
+scale_232:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
@@ -16799,23 +18655,23 @@ tile_10:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_208:
+leave_231:
 
-plain_207:
+plain_230:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_211
+	BLE  keys_end_235
 	TST  $3, R3
-	BEQ  group_210
+	BEQ  group_234
 
-step_209:
+step_233:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_212
+	BEQ   passed_236
 
-seen_214:
+seen_238:
 	FMOVS (R5), F1
 	FMOVQ (R4), F6
 	VAND  V0.B16, V1.B16, V2.B16
@@ -16825,60 +18681,60 @@ seen_214:
 	VSHL  $16, V6.S4, V6.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_215
+	BEQ   skip_239
 	WORD  $0x4f821103 // fmla v3.4s, v8.4s, v2.s[0]
 
-skip_215:
+skip_239:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_216
+	BEQ   skip_240
 	WORD  $0x4f8110c3 // fmla v3.4s, v6.4s, v1.s[0]
 
-skip_216:
+skip_240:
 	FMOVQ 32(R4), F6
 	VAND  V0.B16, V7.B16, V8.B16
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_217
+	BEQ   skip_241
 	WORD  $0x4f821104 // fmla v4.4s, v8.4s, v2.s[0]
 
-skip_217:
+skip_241:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_218
+	BEQ   skip_242
 	WORD  $0x4f8110e4 // fmla v4.4s, v7.4s, v1.s[0]
 
-skip_218:
+skip_242:
 	VAND  V0.B16, V6.B16, V8.B16
 	VSHL  $16, V6.S4, V6.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_219
+	BEQ   skip_243
 	WORD  $0x4f821105 // fmla v5.4s, v8.4s, v2.s[0]
 
-skip_219:
+skip_243:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_220
+	BEQ   skip_244
 	WORD  $0x4f8110c5 // fmla v5.4s, v6.4s, v1.s[0]
 
-skip_220:
+skip_244:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_213
+	JMP added_237
 
-passed_212:
+passed_236:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_213:
+added_237:
 	SUBS $1, R3, R3
-	BEQ  keys_end_211
+	BEQ  keys_end_235
 	TST  $3, R3
-	BNE  step_209
+	BNE  step_233
 
-group_210:
+group_234:
 	MOVD  R5, R6
 	MOVWU (R6), R8
 	ADD   R12, R6, R6
@@ -16891,7 +18747,7 @@ group_210:
 	MOVWU (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_209
+	BNE   step_233
 	FMOVS (R5), F1
 	FMOVQ (R4), F6
 	VAND  V0.B16, V1.B16, V2.B16
@@ -16973,9 +18829,9 @@ group_210:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_210
+	BNE   group_234
 
-keys_end_211:
+keys_end_235:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	FMOVQ F5, 32(R1)
@@ -16991,9 +18847,9 @@ rows_end_4:
 
 strip_end_2:
 
-strip_221:
+strip_245:
 	CMP  $8, R10
-	BLT  strip_end_222
+	BLT  strip_end_246
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -17001,30 +18857,30 @@ strip_221:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_223:
+rows_247:
 	CMP $10, R2
-	BGT tile_225
+	BGT tile_249
 	CMP $8, R2
-	BGT tile_226
+	BGT tile_250
 	CMP $7, R2
-	BGT tile_225
+	BGT tile_249
 	CMP $6, R2
-	BGT tile_227
+	BGT tile_251
 	CMP $5, R2
-	BGT tile_226
+	BGT tile_250
 	CMP $4, R2
-	BGT tile_228
+	BGT tile_252
 	CMP $3, R2
-	BGT tile_227
+	BGT tile_251
 	CMP $2, R2
-	BGT tile_228
+	BGT tile_252
 	CMP $1, R2
-	BGT tile_229
+	BGT tile_253
 	CMP $0, R2
-	BGT tile_230
-	JMP rows_end_224
+	BGT tile_254
+	JMP rows_end_248
 
-tile_225:
+tile_249:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -17051,15 +18907,23 @@ tile_225:
 	FMOVQ 16(R6), F20
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_231
+	CBZ   R7, plain_255
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V21.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_232
+	BEQ   leave_256
+	CMPW  R19, R7
+	BNE   scale_257
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_256
+
+scale_257:
 	FMOVS R7, F22
 	WORD  $0x4f9690a5 // fmul v5.4s, v5.4s, v22.s[0]
 	WORD  $0x4ea0f8b7 // fabs v23.4s, v5.4s
@@ -17070,10 +18934,17 @@ tile_225:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V6.B16, V6.B16
 
-leave_232:
+leave_256:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_233
+	BEQ   leave_258
+	CMPW  R19, R7
+	BNE   scale_259
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_258
+
+scale_259:
 	FMOVS R7, F22
 	WORD  $0x4f9690e7 // fmul v7.4s, v7.4s, v22.s[0]
 	WORD  $0x4ea0f8f7 // fabs v23.4s, v7.4s
@@ -17084,10 +18955,17 @@ leave_232:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V8.B16, V8.B16
 
-leave_233:
+leave_258:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_234
+	BEQ   leave_260
+	CMPW  R19, R7
+	BNE   scale_261
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_260
+
+scale_261:
 	FMOVS R7, F22
 	WORD  $0x4f969129 // fmul v9.4s, v9.4s, v22.s[0]
 	WORD  $0x4ea0f937 // fabs v23.4s, v9.4s
@@ -17098,10 +18976,17 @@ leave_233:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V10.B16, V10.B16
 
-leave_234:
+leave_260:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_235
+	BEQ   leave_262
+	CMPW  R19, R7
+	BNE   scale_263
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_262
+
+scale_263:
 	FMOVS R7, F22
 	WORD  $0x4f96916b // fmul v11.4s, v11.4s, v22.s[0]
 	WORD  $0x4ea0f977 // fabs v23.4s, v11.4s
@@ -17112,10 +18997,17 @@ leave_234:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V12.B16, V12.B16
 
-leave_235:
+leave_262:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_236
+	BEQ   leave_264
+	CMPW  R19, R7
+	BNE   scale_265
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_264
+
+scale_265:
 	FMOVS R7, F22
 	WORD  $0x4f9691ad // fmul v13.4s, v13.4s, v22.s[0]
 	WORD  $0x4ea0f9b7 // fabs v23.4s, v13.4s
@@ -17126,10 +19018,17 @@ leave_235:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V14.B16, V14.B16
 
-leave_236:
+leave_264:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_237
+	BEQ   leave_266
+	CMPW  R19, R7
+	BNE   scale_267
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_266
+
+scale_267:
 	FMOVS R7, F22
 	WORD  $0x4f9691ef // fmul v15.4s, v15.4s, v22.s[0]
 	WORD  $0x4ea0f9f7 // fabs v23.4s, v15.4s
@@ -17140,10 +19039,17 @@ leave_236:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V16.B16, V16.B16
 
-leave_237:
+leave_266:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_238
+	BEQ   leave_268
+	CMPW  R19, R7
+	BNE   scale_269
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_268
+
+scale_269:
 	FMOVS R7, F22
 	WORD  $0x4f969231 // fmul v17.4s, v17.4s, v22.s[0]
 	WORD  $0x4ea0fa37 // fabs v23.4s, v17.4s
@@ -17154,10 +19060,17 @@ leave_237:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V18.B16, V18.B16
 
-leave_238:
+leave_268:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_239
+	BEQ   leave_270
+	CMPW  R19, R7
+	BNE   scale_271
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	JMP   leave_270
+
+scale_271:
 	FMOVS R7, F22
 	WORD  $0x4f969273 // fmul v19.4s, v19.4s, v22.s[0]
 	WORD  $0x4ea0fa77 // fabs v23.4s, v19.4s
@@ -17168,32 +19081,32 @@ leave_238:
 	WORD  $0x4eb536f7 // cmgt v23.4s, v23.4s, v21.4s
 	VAND  V23.B16, V20.B16, V20.B16
 
-leave_239:
+leave_270:
 
-plain_231:
+plain_255:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_242
+	BLE  keys_end_274
 	TST  $3, R3
-	BEQ  group_241
+	BEQ  group_273
 
-step_240:
+step_272:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_245
+	BNE  seen_277
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_245
+	BNE  seen_277
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_245
+	BNE  seen_277
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_243
+	BEQ  passed_275
 
-seen_245:
+seen_277:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F21
@@ -17206,213 +19119,213 @@ seen_245:
 	VSHL  $16, V21.S4, V21.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_246
+	BEQ   skip_278
 	WORD  $0x4f8312e5 // fmla v5.4s, v23.4s, v3.s[0]
 
-skip_246:
+skip_278:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_247
+	BEQ   skip_279
 	WORD  $0x4fa312e7 // fmla v7.4s, v23.4s, v3.s[1]
 
-skip_247:
+skip_279:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_248
+	BEQ   skip_280
 	WORD  $0x4f831ae9 // fmla v9.4s, v23.4s, v3.s[2]
 
-skip_248:
+skip_280:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_249
+	BEQ   skip_281
 	WORD  $0x4fa31aeb // fmla v11.4s, v23.4s, v3.s[3]
 
-skip_249:
+skip_281:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_250
+	BEQ   skip_282
 	WORD  $0x4f8412ed // fmla v13.4s, v23.4s, v4.s[0]
 
-skip_250:
+skip_282:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_251
+	BEQ   skip_283
 	WORD  $0x4fa412ef // fmla v15.4s, v23.4s, v4.s[1]
 
-skip_251:
+skip_283:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_252
+	BEQ   skip_284
 	WORD  $0x4f841af1 // fmla v17.4s, v23.4s, v4.s[2]
 
-skip_252:
+skip_284:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_253
+	BEQ   skip_285
 	WORD  $0x4fa41af3 // fmla v19.4s, v23.4s, v4.s[3]
 
-skip_253:
+skip_285:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_254
+	BEQ   skip_286
 	WORD  $0x4f8112a5 // fmla v5.4s, v21.4s, v1.s[0]
 
-skip_254:
+skip_286:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_255
+	BEQ   skip_287
 	WORD  $0x4fa112a7 // fmla v7.4s, v21.4s, v1.s[1]
 
-skip_255:
+skip_287:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_256
+	BEQ   skip_288
 	WORD  $0x4f811aa9 // fmla v9.4s, v21.4s, v1.s[2]
 
-skip_256:
+skip_288:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_257
+	BEQ   skip_289
 	WORD  $0x4fa11aab // fmla v11.4s, v21.4s, v1.s[3]
 
-skip_257:
+skip_289:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_258
+	BEQ   skip_290
 	WORD  $0x4f8212ad // fmla v13.4s, v21.4s, v2.s[0]
 
-skip_258:
+skip_290:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_259
+	BEQ   skip_291
 	WORD  $0x4fa212af // fmla v15.4s, v21.4s, v2.s[1]
 
-skip_259:
+skip_291:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_260
+	BEQ   skip_292
 	WORD  $0x4f821ab1 // fmla v17.4s, v21.4s, v2.s[2]
 
-skip_260:
+skip_292:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_261
+	BEQ   skip_293
 	WORD  $0x4fa21ab3 // fmla v19.4s, v21.4s, v2.s[3]
 
-skip_261:
+skip_293:
 	VAND  V0.B16, V22.B16, V23.B16
 	VSHL  $16, V22.S4, V22.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_262
+	BEQ   skip_294
 	WORD  $0x4f8312e6 // fmla v6.4s, v23.4s, v3.s[0]
 
-skip_262:
+skip_294:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_263
+	BEQ   skip_295
 	WORD  $0x4fa312e8 // fmla v8.4s, v23.4s, v3.s[1]
 
-skip_263:
+skip_295:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_264
+	BEQ   skip_296
 	WORD  $0x4f831aea // fmla v10.4s, v23.4s, v3.s[2]
 
-skip_264:
+skip_296:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_265
+	BEQ   skip_297
 	WORD  $0x4fa31aec // fmla v12.4s, v23.4s, v3.s[3]
 
-skip_265:
+skip_297:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_266
+	BEQ   skip_298
 	WORD  $0x4f8412ee // fmla v14.4s, v23.4s, v4.s[0]
 
-skip_266:
+skip_298:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_267
+	BEQ   skip_299
 	WORD  $0x4fa412f0 // fmla v16.4s, v23.4s, v4.s[1]
 
-skip_267:
+skip_299:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_268
+	BEQ   skip_300
 	WORD  $0x4f841af2 // fmla v18.4s, v23.4s, v4.s[2]
 
-skip_268:
+skip_300:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_269
+	BEQ   skip_301
 	WORD  $0x4fa41af4 // fmla v20.4s, v23.4s, v4.s[3]
 
-skip_269:
+skip_301:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_270
+	BEQ   skip_302
 	WORD  $0x4f8112c6 // fmla v6.4s, v22.4s, v1.s[0]
 
-skip_270:
+skip_302:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_271
+	BEQ   skip_303
 	WORD  $0x4fa112c8 // fmla v8.4s, v22.4s, v1.s[1]
 
-skip_271:
+skip_303:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_272
+	BEQ   skip_304
 	WORD  $0x4f811aca // fmla v10.4s, v22.4s, v1.s[2]
 
-skip_272:
+skip_304:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_273
+	BEQ   skip_305
 	WORD  $0x4fa11acc // fmla v12.4s, v22.4s, v1.s[3]
 
-skip_273:
+skip_305:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_274
+	BEQ   skip_306
 	WORD  $0x4f8212ce // fmla v14.4s, v22.4s, v2.s[0]
 
-skip_274:
+skip_306:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_275
+	BEQ   skip_307
 	WORD  $0x4fa212d0 // fmla v16.4s, v22.4s, v2.s[1]
 
-skip_275:
+skip_307:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_276
+	BEQ   skip_308
 	WORD  $0x4f821ad2 // fmla v18.4s, v22.4s, v2.s[2]
 
-skip_276:
+skip_308:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_277
+	BEQ   skip_309
 	WORD  $0x4fa21ad4 // fmla v20.4s, v22.4s, v2.s[3]
 
-skip_277:
+skip_309:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_244
+	JMP added_276
 
-passed_243:
+passed_275:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_244:
+added_276:
 	SUBS $1, R3, R3
-	BEQ  keys_end_242
+	BEQ  keys_end_274
 	TST  $3, R3
-	BNE  step_240
+	BNE  step_272
 
-group_241:
+group_273:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -17449,7 +19362,7 @@ group_241:
 	MOVD  24(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_240
+	BNE   step_272
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F21
@@ -17635,9 +19548,9 @@ group_241:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_241
+	BNE   group_273
 
-keys_end_242:
+keys_end_274:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -17664,9 +19577,9 @@ keys_end_242:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_226:
+tile_250:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -17687,15 +19600,23 @@ tile_226:
 	FMOVQ 16(R6), F16
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_278
+	CBZ   R7, plain_310
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V17.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_279
+	BEQ   leave_311
+	CMPW  R19, R7
+	BNE   scale_312
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_311
+
+scale_312:
 	FMOVS R7, F18
 	WORD  $0x4f9290a5 // fmul v5.4s, v5.4s, v18.s[0]
 	WORD  $0x4ea0f8b3 // fabs v19.4s, v5.4s
@@ -17706,10 +19627,17 @@ tile_226:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V6.B16, V6.B16
 
-leave_279:
+leave_311:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_280
+	BEQ   leave_313
+	CMPW  R19, R7
+	BNE   scale_314
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_313
+
+scale_314:
 	FMOVS R7, F18
 	WORD  $0x4f9290e7 // fmul v7.4s, v7.4s, v18.s[0]
 	WORD  $0x4ea0f8f3 // fabs v19.4s, v7.4s
@@ -17720,10 +19648,17 @@ leave_279:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V8.B16, V8.B16
 
-leave_280:
+leave_313:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_281
+	BEQ   leave_315
+	CMPW  R19, R7
+	BNE   scale_316
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_315
+
+scale_316:
 	FMOVS R7, F18
 	WORD  $0x4f929129 // fmul v9.4s, v9.4s, v18.s[0]
 	WORD  $0x4ea0f933 // fabs v19.4s, v9.4s
@@ -17734,10 +19669,17 @@ leave_280:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V10.B16, V10.B16
 
-leave_281:
+leave_315:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_282
+	BEQ   leave_317
+	CMPW  R19, R7
+	BNE   scale_318
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_317
+
+scale_318:
 	FMOVS R7, F18
 	WORD  $0x4f92916b // fmul v11.4s, v11.4s, v18.s[0]
 	WORD  $0x4ea0f973 // fabs v19.4s, v11.4s
@@ -17748,10 +19690,17 @@ leave_281:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V12.B16, V12.B16
 
-leave_282:
+leave_317:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_283
+	BEQ   leave_319
+	CMPW  R19, R7
+	BNE   scale_320
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	JMP   leave_319
+
+scale_320:
 	FMOVS R7, F18
 	WORD  $0x4f9291ad // fmul v13.4s, v13.4s, v18.s[0]
 	WORD  $0x4ea0f9b3 // fabs v19.4s, v13.4s
@@ -17762,10 +19711,17 @@ leave_282:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V14.B16, V14.B16
 
-leave_283:
+leave_319:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_284
+	BEQ   leave_321
+	CMPW  R19, R7
+	BNE   scale_322
+	VEOR  V15.B16, V15.B16, V15.B16
+	VEOR  V16.B16, V16.B16, V16.B16
+	JMP   leave_321
+
+scale_322:
 	FMOVS R7, F18
 	WORD  $0x4f9291ef // fmul v15.4s, v15.4s, v18.s[0]
 	WORD  $0x4ea0f9f3 // fabs v19.4s, v15.4s
@@ -17776,29 +19732,29 @@ leave_283:
 	WORD  $0x4eb13673 // cmgt v19.4s, v19.4s, v17.4s
 	VAND  V19.B16, V16.B16, V16.B16
 
-leave_284:
+leave_321:
 
-plain_278:
+plain_310:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_287
+	BLE  keys_end_325
 	TST  $3, R3
-	BEQ  group_286
+	BEQ  group_324
 
-step_285:
+step_323:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_290
+	BNE  seen_328
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_290
+	BNE  seen_328
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_288
+	BEQ  passed_326
 
-seen_290:
+seen_328:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F17
@@ -17811,165 +19767,165 @@ seen_290:
 	VSHL  $16, V17.S4, V17.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_291
+	BEQ   skip_329
 	WORD  $0x4f831265 // fmla v5.4s, v19.4s, v3.s[0]
 
-skip_291:
+skip_329:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_292
+	BEQ   skip_330
 	WORD  $0x4fa31267 // fmla v7.4s, v19.4s, v3.s[1]
 
-skip_292:
+skip_330:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_293
+	BEQ   skip_331
 	WORD  $0x4f831a69 // fmla v9.4s, v19.4s, v3.s[2]
 
-skip_293:
+skip_331:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_294
+	BEQ   skip_332
 	WORD  $0x4fa31a6b // fmla v11.4s, v19.4s, v3.s[3]
 
-skip_294:
+skip_332:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_295
+	BEQ   skip_333
 	WORD  $0x4f84126d // fmla v13.4s, v19.4s, v4.s[0]
 
-skip_295:
+skip_333:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_296
+	BEQ   skip_334
 	WORD  $0x4fa4126f // fmla v15.4s, v19.4s, v4.s[1]
 
-skip_296:
+skip_334:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_297
+	BEQ   skip_335
 	WORD  $0x4f811225 // fmla v5.4s, v17.4s, v1.s[0]
 
-skip_297:
+skip_335:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_298
+	BEQ   skip_336
 	WORD  $0x4fa11227 // fmla v7.4s, v17.4s, v1.s[1]
 
-skip_298:
+skip_336:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_299
+	BEQ   skip_337
 	WORD  $0x4f811a29 // fmla v9.4s, v17.4s, v1.s[2]
 
-skip_299:
+skip_337:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_300
+	BEQ   skip_338
 	WORD  $0x4fa11a2b // fmla v11.4s, v17.4s, v1.s[3]
 
-skip_300:
+skip_338:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_301
+	BEQ   skip_339
 	WORD  $0x4f82122d // fmla v13.4s, v17.4s, v2.s[0]
 
-skip_301:
+skip_339:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_302
+	BEQ   skip_340
 	WORD  $0x4fa2122f // fmla v15.4s, v17.4s, v2.s[1]
 
-skip_302:
+skip_340:
 	VAND  V0.B16, V18.B16, V19.B16
 	VSHL  $16, V18.S4, V18.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_303
+	BEQ   skip_341
 	WORD  $0x4f831266 // fmla v6.4s, v19.4s, v3.s[0]
 
-skip_303:
+skip_341:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_304
+	BEQ   skip_342
 	WORD  $0x4fa31268 // fmla v8.4s, v19.4s, v3.s[1]
 
-skip_304:
+skip_342:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_305
+	BEQ   skip_343
 	WORD  $0x4f831a6a // fmla v10.4s, v19.4s, v3.s[2]
 
-skip_305:
+skip_343:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_306
+	BEQ   skip_344
 	WORD  $0x4fa31a6c // fmla v12.4s, v19.4s, v3.s[3]
 
-skip_306:
+skip_344:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_307
+	BEQ   skip_345
 	WORD  $0x4f84126e // fmla v14.4s, v19.4s, v4.s[0]
 
-skip_307:
+skip_345:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_308
+	BEQ   skip_346
 	WORD  $0x4fa41270 // fmla v16.4s, v19.4s, v4.s[1]
 
-skip_308:
+skip_346:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_309
+	BEQ   skip_347
 	WORD  $0x4f811246 // fmla v6.4s, v18.4s, v1.s[0]
 
-skip_309:
+skip_347:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_310
+	BEQ   skip_348
 	WORD  $0x4fa11248 // fmla v8.4s, v18.4s, v1.s[1]
 
-skip_310:
+skip_348:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_311
+	BEQ   skip_349
 	WORD  $0x4f811a4a // fmla v10.4s, v18.4s, v1.s[2]
 
-skip_311:
+skip_349:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_312
+	BEQ   skip_350
 	WORD  $0x4fa11a4c // fmla v12.4s, v18.4s, v1.s[3]
 
-skip_312:
+skip_350:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_313
+	BEQ   skip_351
 	WORD  $0x4f82124e // fmla v14.4s, v18.4s, v2.s[0]
 
-skip_313:
+skip_351:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_314
+	BEQ   skip_352
 	WORD  $0x4fa21250 // fmla v16.4s, v18.4s, v2.s[1]
 
-skip_314:
+skip_352:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_289
+	JMP added_327
 
-passed_288:
+passed_326:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_289:
+added_327:
 	SUBS $1, R3, R3
-	BEQ  keys_end_287
+	BEQ  keys_end_325
 	TST  $3, R3
-	BNE  step_285
+	BNE  step_323
 
-group_286:
+group_324:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -17998,7 +19954,7 @@ group_286:
 	MOVD  16(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_285
+	BNE   step_323
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F17
@@ -18152,9 +20108,9 @@ group_286:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_286
+	BNE   group_324
 
-keys_end_287:
+keys_end_325:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -18175,9 +20131,9 @@ keys_end_287:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_227:
+tile_251:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
@@ -18192,15 +20148,23 @@ tile_227:
 	FMOVQ 16(R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_315
+	CBZ   R7, plain_353
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_316
+	BEQ   leave_354
+	CMPW  R19, R7
+	BNE   scale_355
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_354
+
+scale_355:
 	FMOVS R7, F12
 	WORD  $0x4f8c9063 // fmul v3.4s, v3.4s, v12.s[0]
 	WORD  $0x4ea0f86d // fabs v13.4s, v3.4s
@@ -18211,10 +20175,17 @@ tile_227:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V4.B16, V4.B16
 
-leave_316:
+leave_354:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_317
+	BEQ   leave_356
+	CMPW  R19, R7
+	BNE   scale_357
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_356
+
+scale_357:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
@@ -18225,10 +20196,17 @@ leave_316:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_317:
+leave_356:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_318
+	BEQ   leave_358
+	CMPW  R19, R7
+	BNE   scale_359
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_358
+
+scale_359:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
@@ -18239,10 +20217,17 @@ leave_317:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_318:
+leave_358:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_319
+	BEQ   leave_360
+	CMPW  R19, R7
+	BNE   scale_361
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_360
+
+scale_361:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
@@ -18253,26 +20238,26 @@ leave_318:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_319:
+leave_360:
 
-plain_315:
+plain_353:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_322
+	BLE  keys_end_364
 	TST  $3, R3
-	BEQ  group_321
+	BEQ  group_363
 
-step_320:
+step_362:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_325
+	BNE  seen_367
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_323
+	BEQ  passed_365
 
-seen_325:
+seen_367:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F11
 	VAND  V0.B16, V1.B16, V2.B16
@@ -18282,117 +20267,117 @@ seen_325:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_326
+	BEQ   skip_368
 	WORD  $0x4f8211a3 // fmla v3.4s, v13.4s, v2.s[0]
 
-skip_326:
+skip_368:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_327
+	BEQ   skip_369
 	WORD  $0x4fa211a5 // fmla v5.4s, v13.4s, v2.s[1]
 
-skip_327:
+skip_369:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_328
+	BEQ   skip_370
 	WORD  $0x4f8219a7 // fmla v7.4s, v13.4s, v2.s[2]
 
-skip_328:
+skip_370:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_329
+	BEQ   skip_371
 	WORD  $0x4fa219a9 // fmla v9.4s, v13.4s, v2.s[3]
 
-skip_329:
+skip_371:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_330
+	BEQ   skip_372
 	WORD  $0x4f811163 // fmla v3.4s, v11.4s, v1.s[0]
 
-skip_330:
+skip_372:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_331
+	BEQ   skip_373
 	WORD  $0x4fa11165 // fmla v5.4s, v11.4s, v1.s[1]
 
-skip_331:
+skip_373:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_332
+	BEQ   skip_374
 	WORD  $0x4f811967 // fmla v7.4s, v11.4s, v1.s[2]
 
-skip_332:
+skip_374:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_333
+	BEQ   skip_375
 	WORD  $0x4fa11969 // fmla v9.4s, v11.4s, v1.s[3]
 
-skip_333:
+skip_375:
 	VAND  V0.B16, V12.B16, V13.B16
 	VSHL  $16, V12.S4, V12.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_334
+	BEQ   skip_376
 	WORD  $0x4f8211a4 // fmla v4.4s, v13.4s, v2.s[0]
 
-skip_334:
+skip_376:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_335
+	BEQ   skip_377
 	WORD  $0x4fa211a6 // fmla v6.4s, v13.4s, v2.s[1]
 
-skip_335:
+skip_377:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_336
+	BEQ   skip_378
 	WORD  $0x4f8219a8 // fmla v8.4s, v13.4s, v2.s[2]
 
-skip_336:
+skip_378:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_337
+	BEQ   skip_379
 	WORD  $0x4fa219aa // fmla v10.4s, v13.4s, v2.s[3]
 
-skip_337:
+skip_379:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_338
+	BEQ   skip_380
 	WORD  $0x4f811184 // fmla v4.4s, v12.4s, v1.s[0]
 
-skip_338:
+skip_380:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_339
+	BEQ   skip_381
 	WORD  $0x4fa11186 // fmla v6.4s, v12.4s, v1.s[1]
 
-skip_339:
+skip_381:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_340
+	BEQ   skip_382
 	WORD  $0x4f811988 // fmla v8.4s, v12.4s, v1.s[2]
 
-skip_340:
+skip_382:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_341
+	BEQ   skip_383
 	WORD  $0x4fa1198a // fmla v10.4s, v12.4s, v1.s[3]
 
-skip_341:
+skip_383:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_324
+	JMP added_366
 
-passed_323:
+passed_365:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_324:
+added_366:
 	SUBS $1, R3, R3
-	BEQ  keys_end_322
+	BEQ  keys_end_364
 	TST  $3, R3
-	BNE  step_320
+	BNE  step_362
 
-group_321:
+group_363:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -18413,7 +20398,7 @@ group_321:
 	MOVD  8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_320
+	BNE   step_362
 	FMOVQ (R5), F1
 	FMOVQ (R4), F11
 	VAND  V0.B16, V1.B16, V2.B16
@@ -18523,9 +20508,9 @@ group_321:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_321
+	BNE   group_363
 
-keys_end_322:
+keys_end_364:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
@@ -18540,9 +20525,9 @@ keys_end_322:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_228:
+tile_252:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	FMOVQ 16(R6), F6
@@ -18554,15 +20539,23 @@ tile_228:
 	FMOVQ 16(R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_342
+	CBZ   R7, plain_384
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_343
+	BEQ   leave_385
+	CMPW  R19, R7
+	BNE   scale_386
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_385
+
+scale_386:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
@@ -18573,10 +20566,17 @@ tile_228:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_343:
+leave_385:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_344
+	BEQ   leave_387
+	CMPW  R19, R7
+	BNE   scale_388
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_387
+
+scale_388:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
@@ -18587,10 +20587,17 @@ leave_343:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_344:
+leave_387:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_345
+	BEQ   leave_389
+	CMPW  R19, R7
+	BNE   scale_390
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_389
+
+scale_390:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
@@ -18601,26 +20608,26 @@ leave_344:
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_345:
+leave_389:
 
-plain_342:
+plain_384:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_348
+	BLE  keys_end_393
 	TST  $3, R3
-	BEQ  group_347
+	BEQ  group_392
 
-step_346:
+step_391:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_351
+	BNE   seen_396
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_349
+	BEQ   passed_394
 
-seen_351:
+seen_396:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F11
@@ -18633,93 +20640,93 @@ seen_351:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_352
+	BEQ   skip_397
 	WORD  $0x4f8311a5 // fmla v5.4s, v13.4s, v3.s[0]
 
-skip_352:
+skip_397:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_353
+	BEQ   skip_398
 	WORD  $0x4fa311a7 // fmla v7.4s, v13.4s, v3.s[1]
 
-skip_353:
+skip_398:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_354
+	BEQ   skip_399
 	WORD  $0x4f8411a9 // fmla v9.4s, v13.4s, v4.s[0]
 
-skip_354:
+skip_399:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_355
+	BEQ   skip_400
 	WORD  $0x4f811165 // fmla v5.4s, v11.4s, v1.s[0]
 
-skip_355:
+skip_400:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_356
+	BEQ   skip_401
 	WORD  $0x4fa11167 // fmla v7.4s, v11.4s, v1.s[1]
 
-skip_356:
+skip_401:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_357
+	BEQ   skip_402
 	WORD  $0x4f821169 // fmla v9.4s, v11.4s, v2.s[0]
 
-skip_357:
+skip_402:
 	VAND  V0.B16, V12.B16, V13.B16
 	VSHL  $16, V12.S4, V12.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_358
+	BEQ   skip_403
 	WORD  $0x4f8311a6 // fmla v6.4s, v13.4s, v3.s[0]
 
-skip_358:
+skip_403:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_359
+	BEQ   skip_404
 	WORD  $0x4fa311a8 // fmla v8.4s, v13.4s, v3.s[1]
 
-skip_359:
+skip_404:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_360
+	BEQ   skip_405
 	WORD  $0x4f8411aa // fmla v10.4s, v13.4s, v4.s[0]
 
-skip_360:
+skip_405:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_361
+	BEQ   skip_406
 	WORD  $0x4f811186 // fmla v6.4s, v12.4s, v1.s[0]
 
-skip_361:
+skip_406:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_362
+	BEQ   skip_407
 	WORD  $0x4fa11188 // fmla v8.4s, v12.4s, v1.s[1]
 
-skip_362:
+skip_407:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_363
+	BEQ   skip_408
 	WORD  $0x4f82118a // fmla v10.4s, v12.4s, v2.s[0]
 
-skip_363:
+skip_408:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_350
+	JMP added_395
 
-passed_349:
+passed_394:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_350:
+added_395:
 	SUBS $1, R3, R3
-	BEQ  keys_end_348
+	BEQ  keys_end_393
 	TST  $3, R3
-	BNE  step_346
+	BNE  step_391
 
-group_347:
+group_392:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVWU 8(R6), R7
@@ -18740,7 +20747,7 @@ group_347:
 	MOVWU 8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_346
+	BNE   step_391
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F11
@@ -18846,9 +20853,9 @@ group_347:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_347
+	BNE   group_392
 
-keys_end_348:
+keys_end_393:
 	FMOVQ F5, (R1)
 	FMOVQ F6, 16(R1)
 	ADD   R13, R1, R1
@@ -18860,9 +20867,9 @@ keys_end_348:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_229:
+tile_253:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
@@ -18871,15 +20878,23 @@ tile_229:
 	FMOVQ 16(R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_364
+	CBZ   R7, plain_409
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_365
+	BEQ   leave_410
+	CMPW  R19, R7
+	BNE   scale_411
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_410
+
+scale_411:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
@@ -18890,10 +20905,17 @@ tile_229:
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_365:
+leave_410:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_366
+	BEQ   leave_412
+	CMPW  R19, R7
+	BNE   scale_413
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_412
+
+scale_413:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
@@ -18904,23 +20926,23 @@ leave_365:
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_366:
+leave_412:
 
-plain_364:
+plain_409:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_369
+	BLE  keys_end_416
 	TST  $3, R3
-	BEQ  group_368
+	BEQ  group_415
 
-step_367:
+step_414:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_370
+	BEQ  passed_417
 
-seen_372:
+seen_419:
 	FMOVD (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -18930,69 +20952,69 @@ seen_372:
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_373
+	BEQ   skip_420
 	WORD  $0x4f821123 // fmla v3.4s, v9.4s, v2.s[0]
 
-skip_373:
+skip_420:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_374
+	BEQ   skip_421
 	WORD  $0x4fa21125 // fmla v5.4s, v9.4s, v2.s[1]
 
-skip_374:
+skip_421:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_375
+	BEQ   skip_422
 	WORD  $0x4f8110e3 // fmla v3.4s, v7.4s, v1.s[0]
 
-skip_375:
+skip_422:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_376
+	BEQ   skip_423
 	WORD  $0x4fa110e5 // fmla v5.4s, v7.4s, v1.s[1]
 
-skip_376:
+skip_423:
 	VAND  V0.B16, V8.B16, V9.B16
 	VSHL  $16, V8.S4, V8.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_377
+	BEQ   skip_424
 	WORD  $0x4f821124 // fmla v4.4s, v9.4s, v2.s[0]
 
-skip_377:
+skip_424:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_378
+	BEQ   skip_425
 	WORD  $0x4fa21126 // fmla v6.4s, v9.4s, v2.s[1]
 
-skip_378:
+skip_425:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_379
+	BEQ   skip_426
 	WORD  $0x4f811104 // fmla v4.4s, v8.4s, v1.s[0]
 
-skip_379:
+skip_426:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_380
+	BEQ   skip_427
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 
-skip_380:
+skip_427:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_371
+	JMP added_418
 
-passed_370:
+passed_417:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_371:
+added_418:
 	SUBS $1, R3, R3
-	BEQ  keys_end_369
+	BEQ  keys_end_416
 	TST  $3, R3
-	BNE  step_367
+	BNE  step_414
 
-group_368:
+group_415:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	ADD   R12, R6, R6
@@ -19005,7 +21027,7 @@ group_368:
 	MOVD  (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_367
+	BNE   step_414
 	FMOVD (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -19083,9 +21105,9 @@ group_368:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_368
+	BNE   group_415
 
-keys_end_369:
+keys_end_416:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
@@ -19094,23 +21116,31 @@ keys_end_369:
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-tile_230:
+tile_254:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	FMOVQ 16(R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_381
+	CBZ   R7, plain_428
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_382
+	BEQ   leave_429
+	CMPW  R19, R7
+	BNE   scale_430
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_429
+
+scale_430:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
@@ -19121,23 +21151,23 @@ tile_230:
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_382:
+leave_429:
 
-plain_381:
+plain_428:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_385
+	BLE  keys_end_433
 	TST  $3, R3
-	BEQ  group_384
+	BEQ  group_432
 
-step_383:
+step_431:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_386
+	BEQ   passed_434
 
-seen_388:
+seen_436:
 	FMOVS (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -19147,45 +21177,45 @@ seen_388:
 	VSHL  $16, V5.S4, V5.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_389
+	BEQ   skip_437
 	WORD  $0x4f8210e3 // fmla v3.4s, v7.4s, v2.s[0]
 
-skip_389:
+skip_437:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_390
+	BEQ   skip_438
 	WORD  $0x4f8110a3 // fmla v3.4s, v5.4s, v1.s[0]
 
-skip_390:
+skip_438:
 	VAND  V0.B16, V6.B16, V7.B16
 	VSHL  $16, V6.S4, V6.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_391
+	BEQ   skip_439
 	WORD  $0x4f8210e4 // fmla v4.4s, v7.4s, v2.s[0]
 
-skip_391:
+skip_439:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_392
+	BEQ   skip_440
 	WORD  $0x4f8110c4 // fmla v4.4s, v6.4s, v1.s[0]
 
-skip_392:
+skip_440:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_387
+	JMP added_435
 
-passed_386:
+passed_434:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_387:
+added_435:
 	SUBS $1, R3, R3
-	BEQ  keys_end_385
+	BEQ  keys_end_433
 	TST  $3, R3
-	BNE  step_383
+	BNE  step_431
 
-group_384:
+group_432:
 	MOVD  R5, R6
 	MOVWU (R6), R8
 	ADD   R12, R6, R6
@@ -19198,7 +21228,7 @@ group_384:
 	MOVWU (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_383
+	BNE   step_431
 	FMOVS (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -19260,25 +21290,25 @@ group_384:
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
 	SUBS  $4, R3, R3
-	BNE   group_384
+	BNE   group_432
 
-keys_end_385:
+keys_end_433:
 	FMOVQ F3, (R1)
 	FMOVQ F4, 16(R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_223
+	JMP   rows_247
 
-rows_end_224:
+rows_end_248:
 	ADD $32, R9, R9
 	SUB $8, R10, R10
 
-strip_end_222:
+strip_end_246:
 
-strip_393:
+strip_441:
 	CMP  $4, R10
-	BLT  strip_end_394
+	BLT  strip_end_442
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -19286,30 +21316,30 @@ strip_393:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_395:
+rows_443:
 	CMP $10, R2
-	BGT tile_397
+	BGT tile_445
 	CMP $8, R2
-	BGT tile_398
+	BGT tile_446
 	CMP $7, R2
-	BGT tile_397
+	BGT tile_445
 	CMP $6, R2
-	BGT tile_399
+	BGT tile_447
 	CMP $5, R2
-	BGT tile_398
+	BGT tile_446
 	CMP $4, R2
-	BGT tile_400
+	BGT tile_448
 	CMP $3, R2
-	BGT tile_399
+	BGT tile_447
 	CMP $2, R2
-	BGT tile_400
+	BGT tile_448
 	CMP $1, R2
-	BGT tile_401
+	BGT tile_449
 	CMP $0, R2
-	BGT tile_402
-	JMP rows_end_396
+	BGT tile_450
+	JMP rows_end_444
 
-tile_397:
+tile_445:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -19328,115 +21358,164 @@ tile_397:
 	FMOVQ (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_403
+	CBZ   R7, plain_451
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_404
+	BEQ   leave_452
+	CMPW  R19, R7
+	BNE   scale_453
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_452
+
+scale_453:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_404:
+leave_452:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_405
+	BEQ   leave_454
+	CMPW  R19, R7
+	BNE   scale_455
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_454
+
+scale_455:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_405:
+leave_454:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_406
+	BEQ   leave_456
+	CMPW  R19, R7
+	BNE   scale_457
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_456
+
+scale_457:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_406:
+leave_456:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_407
+	BEQ   leave_458
+	CMPW  R19, R7
+	BNE   scale_459
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_458
+
+scale_459:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_407:
+leave_458:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_408
+	BEQ   leave_460
+	CMPW  R19, R7
+	BNE   scale_461
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_460
+
+scale_461:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_408:
+leave_460:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_409
+	BEQ   leave_462
+	CMPW  R19, R7
+	BNE   scale_463
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_462
+
+scale_463:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_409:
+leave_462:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_410
+	BEQ   leave_464
+	CMPW  R19, R7
+	BNE   scale_465
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_464
+
+scale_465:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_410:
+leave_464:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_411
+	BEQ   leave_466
+	CMPW  R19, R7
+	BNE   scale_467
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_466
+
+scale_467:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_411:
+leave_466:
 
-plain_403:
+plain_451:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_414
+	BLE  keys_end_470
 
-step_412:
+step_468:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_417
+	BNE  seen_473
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_417
+	BNE  seen_473
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_417
+	BNE  seen_473
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_415
+	BEQ  passed_471
 
-seen_417:
+seen_473:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVQ (R4), F13
@@ -19448,113 +21527,113 @@ seen_417:
 	VSHL  $16, V13.S4, V13.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_418
+	BEQ   skip_474
 	WORD  $0x4f8311e5 // fmla v5.4s, v15.4s, v3.s[0]
 
-skip_418:
+skip_474:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_419
+	BEQ   skip_475
 	WORD  $0x4fa311e6 // fmla v6.4s, v15.4s, v3.s[1]
 
-skip_419:
+skip_475:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_420
+	BEQ   skip_476
 	WORD  $0x4f8319e7 // fmla v7.4s, v15.4s, v3.s[2]
 
-skip_420:
+skip_476:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_421
+	BEQ   skip_477
 	WORD  $0x4fa319e8 // fmla v8.4s, v15.4s, v3.s[3]
 
-skip_421:
+skip_477:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_422
+	BEQ   skip_478
 	WORD  $0x4f8411e9 // fmla v9.4s, v15.4s, v4.s[0]
 
-skip_422:
+skip_478:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_423
+	BEQ   skip_479
 	WORD  $0x4fa411ea // fmla v10.4s, v15.4s, v4.s[1]
 
-skip_423:
+skip_479:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_424
+	BEQ   skip_480
 	WORD  $0x4f8419eb // fmla v11.4s, v15.4s, v4.s[2]
 
-skip_424:
+skip_480:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_425
+	BEQ   skip_481
 	WORD  $0x4fa419ec // fmla v12.4s, v15.4s, v4.s[3]
 
-skip_425:
+skip_481:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_426
+	BEQ   skip_482
 	WORD  $0x4f8111a5 // fmla v5.4s, v13.4s, v1.s[0]
 
-skip_426:
+skip_482:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_427
+	BEQ   skip_483
 	WORD  $0x4fa111a6 // fmla v6.4s, v13.4s, v1.s[1]
 
-skip_427:
+skip_483:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_428
+	BEQ   skip_484
 	WORD  $0x4f8119a7 // fmla v7.4s, v13.4s, v1.s[2]
 
-skip_428:
+skip_484:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_429
+	BEQ   skip_485
 	WORD  $0x4fa119a8 // fmla v8.4s, v13.4s, v1.s[3]
 
-skip_429:
+skip_485:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_430
+	BEQ   skip_486
 	WORD  $0x4f8211a9 // fmla v9.4s, v13.4s, v2.s[0]
 
-skip_430:
+skip_486:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_431
+	BEQ   skip_487
 	WORD  $0x4fa211aa // fmla v10.4s, v13.4s, v2.s[1]
 
-skip_431:
+skip_487:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_432
+	BEQ   skip_488
 	WORD  $0x4f8219ab // fmla v11.4s, v13.4s, v2.s[2]
 
-skip_432:
+skip_488:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_433
+	BEQ   skip_489
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 
-skip_433:
+skip_489:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_416
+	JMP added_472
 
-passed_415:
+passed_471:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_416:
+added_472:
 	SUBS $1, R3, R3
-	BNE  step_412
+	BNE  step_468
 
-keys_end_414:
+keys_end_470:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -19573,9 +21652,9 @@ keys_end_414:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_398:
+tile_446:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -19590,92 +21669,129 @@ tile_398:
 	FMOVQ (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_434
+	CBZ   R7, plain_490
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_435
+	BEQ   leave_491
+	CMPW  R19, R7
+	BNE   scale_492
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_491
+
+scale_492:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_435:
+leave_491:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_436
+	BEQ   leave_493
+	CMPW  R19, R7
+	BNE   scale_494
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_493
+
+scale_494:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_436:
+leave_493:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_437
+	BEQ   leave_495
+	CMPW  R19, R7
+	BNE   scale_496
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_495
+
+scale_496:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_437:
+leave_495:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_438
+	BEQ   leave_497
+	CMPW  R19, R7
+	BNE   scale_498
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_497
+
+scale_498:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_438:
+leave_497:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_439
+	BEQ   leave_499
+	CMPW  R19, R7
+	BNE   scale_500
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_499
+
+scale_500:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_439:
+leave_499:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_440
+	BEQ   leave_501
+	CMPW  R19, R7
+	BNE   scale_502
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_501
+
+scale_502:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_440:
+leave_501:
 
-plain_434:
+plain_490:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_443
+	BLE  keys_end_505
 
-step_441:
+step_503:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_446
+	BNE  seen_508
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_446
+	BNE  seen_508
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_444
+	BEQ  passed_506
 
-seen_446:
+seen_508:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVQ (R4), F11
@@ -19687,89 +21803,89 @@ seen_446:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_447
+	BEQ   skip_509
 	WORD  $0x4f8311a5 // fmla v5.4s, v13.4s, v3.s[0]
 
-skip_447:
+skip_509:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_448
+	BEQ   skip_510
 	WORD  $0x4fa311a6 // fmla v6.4s, v13.4s, v3.s[1]
 
-skip_448:
+skip_510:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_449
+	BEQ   skip_511
 	WORD  $0x4f8319a7 // fmla v7.4s, v13.4s, v3.s[2]
 
-skip_449:
+skip_511:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_450
+	BEQ   skip_512
 	WORD  $0x4fa319a8 // fmla v8.4s, v13.4s, v3.s[3]
 
-skip_450:
+skip_512:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_451
+	BEQ   skip_513
 	WORD  $0x4f8411a9 // fmla v9.4s, v13.4s, v4.s[0]
 
-skip_451:
+skip_513:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_452
+	BEQ   skip_514
 	WORD  $0x4fa411aa // fmla v10.4s, v13.4s, v4.s[1]
 
-skip_452:
+skip_514:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_453
+	BEQ   skip_515
 	WORD  $0x4f811165 // fmla v5.4s, v11.4s, v1.s[0]
 
-skip_453:
+skip_515:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_454
+	BEQ   skip_516
 	WORD  $0x4fa11166 // fmla v6.4s, v11.4s, v1.s[1]
 
-skip_454:
+skip_516:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_455
+	BEQ   skip_517
 	WORD  $0x4f811967 // fmla v7.4s, v11.4s, v1.s[2]
 
-skip_455:
+skip_517:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_456
+	BEQ   skip_518
 	WORD  $0x4fa11968 // fmla v8.4s, v11.4s, v1.s[3]
 
-skip_456:
+skip_518:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_457
+	BEQ   skip_519
 	WORD  $0x4f821169 // fmla v9.4s, v11.4s, v2.s[0]
 
-skip_457:
+skip_519:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_458
+	BEQ   skip_520
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 
-skip_458:
+skip_520:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_445
+	JMP added_507
 
-passed_444:
+passed_506:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_445:
+added_507:
 	SUBS $1, R3, R3
-	BNE  step_441
+	BNE  step_503
 
-keys_end_443:
+keys_end_505:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -19784,9 +21900,9 @@ keys_end_443:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_399:
+tile_447:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
@@ -19797,69 +21913,94 @@ tile_399:
 	FMOVQ (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_459
+	CBZ   R7, plain_521
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_460
+	BEQ   leave_522
+	CMPW  R19, R7
+	BNE   scale_523
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_522
+
+scale_523:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_460:
+leave_522:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_461
+	BEQ   leave_524
+	CMPW  R19, R7
+	BNE   scale_525
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_524
+
+scale_525:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_461:
+leave_524:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_462
+	BEQ   leave_526
+	CMPW  R19, R7
+	BNE   scale_527
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_526
+
+scale_527:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_462:
+leave_526:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_463
+	BEQ   leave_528
+	CMPW  R19, R7
+	BNE   scale_529
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_528
+
+scale_529:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_463:
+leave_528:
 
-plain_459:
+plain_521:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_466
+	BLE  keys_end_532
 
-step_464:
+step_530:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_469
+	BNE  seen_535
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_467
+	BEQ  passed_533
 
-seen_469:
+seen_535:
 	FMOVQ (R5), F1
 	FMOVQ (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -19868,65 +22009,65 @@ seen_469:
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_470
+	BEQ   skip_536
 	WORD  $0x4f821123 // fmla v3.4s, v9.4s, v2.s[0]
 
-skip_470:
+skip_536:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_471
+	BEQ   skip_537
 	WORD  $0x4fa21124 // fmla v4.4s, v9.4s, v2.s[1]
 
-skip_471:
+skip_537:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_472
+	BEQ   skip_538
 	WORD  $0x4f821925 // fmla v5.4s, v9.4s, v2.s[2]
 
-skip_472:
+skip_538:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_473
+	BEQ   skip_539
 	WORD  $0x4fa21926 // fmla v6.4s, v9.4s, v2.s[3]
 
-skip_473:
+skip_539:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_474
+	BEQ   skip_540
 	WORD  $0x4f8110e3 // fmla v3.4s, v7.4s, v1.s[0]
 
-skip_474:
+skip_540:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_475
+	BEQ   skip_541
 	WORD  $0x4fa110e4 // fmla v4.4s, v7.4s, v1.s[1]
 
-skip_475:
+skip_541:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_476
+	BEQ   skip_542
 	WORD  $0x4f8118e5 // fmla v5.4s, v7.4s, v1.s[2]
 
-skip_476:
+skip_542:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_477
+	BEQ   skip_543
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 
-skip_477:
+skip_543:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_468
+	JMP added_534
 
-passed_467:
+passed_533:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_468:
+added_534:
 	SUBS $1, R3, R3
-	BNE  step_464
+	BNE  step_530
 
-keys_end_466:
+keys_end_532:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F4, (R1)
@@ -19937,9 +22078,9 @@ keys_end_466:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_400:
+tile_448:
 	MOVD  R1, R6
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
@@ -19948,59 +22089,78 @@ tile_400:
 	FMOVQ (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_478
+	CBZ   R7, plain_544
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_479
+	BEQ   leave_545
+	CMPW  R19, R7
+	BNE   scale_546
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_545
+
+scale_546:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_479:
+leave_545:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_480
+	BEQ   leave_547
+	CMPW  R19, R7
+	BNE   scale_548
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_547
+
+scale_548:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_480:
+leave_547:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_481
+	BEQ   leave_549
+	CMPW  R19, R7
+	BNE   scale_550
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_549
+
+scale_550:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_481:
+leave_549:
 
-plain_478:
+plain_544:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_484
+	BLE  keys_end_553
 
-step_482:
+step_551:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_487
+	BNE   seen_556
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_485
+	BEQ   passed_554
 
-seen_487:
+seen_556:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVQ (R4), F8
@@ -20012,53 +22172,53 @@ seen_487:
 	VSHL  $16, V8.S4, V8.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_488
+	BEQ   skip_557
 	WORD  $0x4f831145 // fmla v5.4s, v10.4s, v3.s[0]
 
-skip_488:
+skip_557:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_489
+	BEQ   skip_558
 	WORD  $0x4fa31146 // fmla v6.4s, v10.4s, v3.s[1]
 
-skip_489:
+skip_558:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_490
+	BEQ   skip_559
 	WORD  $0x4f841147 // fmla v7.4s, v10.4s, v4.s[0]
 
-skip_490:
+skip_559:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_491
+	BEQ   skip_560
 	WORD  $0x4f811105 // fmla v5.4s, v8.4s, v1.s[0]
 
-skip_491:
+skip_560:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_492
+	BEQ   skip_561
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 
-skip_492:
+skip_561:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_493
+	BEQ   skip_562
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 
-skip_493:
+skip_562:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_486
+	JMP added_555
 
-passed_485:
+passed_554:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_486:
+added_555:
 	SUBS $1, R3, R3
-	BNE  step_482
+	BNE  step_551
 
-keys_end_484:
+keys_end_553:
 	FMOVQ F5, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F6, (R1)
@@ -20067,55 +22227,68 @@ keys_end_484:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_401:
+tile_449:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_494
+	CBZ   R7, plain_563
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_495
+	BEQ   leave_564
+	CMPW  R19, R7
+	BNE   scale_565
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_564
+
+scale_565:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_495:
+leave_564:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_496
+	BEQ   leave_566
+	CMPW  R19, R7
+	BNE   scale_567
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_566
+
+scale_567:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_496:
+leave_566:
 
-plain_494:
+plain_563:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_499
+	BLE  keys_end_570
 
-step_497:
+step_568:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_500
+	BEQ  passed_571
 
-seen_502:
+seen_573:
 	FMOVD (R5), F1
 	FMOVQ (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -20124,84 +22297,91 @@ seen_502:
 	VSHL  $16, V5.S4, V5.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_503
+	BEQ   skip_574
 	WORD  $0x4f8210e3 // fmla v3.4s, v7.4s, v2.s[0]
 
-skip_503:
+skip_574:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_504
+	BEQ   skip_575
 	WORD  $0x4fa210e4 // fmla v4.4s, v7.4s, v2.s[1]
 
-skip_504:
+skip_575:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_505
+	BEQ   skip_576
 	WORD  $0x4f8110a3 // fmla v3.4s, v5.4s, v1.s[0]
 
-skip_505:
+skip_576:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_506
+	BEQ   skip_577
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 
-skip_506:
+skip_577:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_501
+	JMP added_572
 
-passed_500:
+passed_571:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_501:
+added_572:
 	SUBS $1, R3, R3
-	BNE  step_497
+	BNE  step_568
 
-keys_end_499:
+keys_end_570:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-tile_402:
+tile_450:
 	MOVD  R1, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_507
+	CBZ   R7, plain_578
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_508
+	BEQ   leave_579
+	CMPW  R19, R7
+	BNE   scale_580
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_579
+
+scale_580:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_508:
+leave_579:
 
-plain_507:
+plain_578:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_511
+	BLE  keys_end_583
 
-step_509:
+step_581:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_512
+	BEQ   passed_584
 
-seen_514:
+seen_586:
 	FMOVS (R5), F1
 	FMOVQ (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -20210,44 +22390,44 @@ seen_514:
 	VSHL  $16, V4.S4, V4.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_515
+	BEQ   skip_587
 	WORD  $0x4f8210c3 // fmla v3.4s, v6.4s, v2.s[0]
 
-skip_515:
+skip_587:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_516
+	BEQ   skip_588
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 
-skip_516:
+skip_588:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_513
+	JMP added_585
 
-passed_512:
+passed_584:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_513:
+added_585:
 	SUBS $1, R3, R3
-	BNE  step_509
+	BNE  step_581
 
-keys_end_511:
+keys_end_583:
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_395
+	JMP   rows_443
 
-rows_end_396:
+rows_end_444:
 	ADD $16, R9, R9
 	SUB $4, R10, R10
 
-strip_end_394:
+strip_end_442:
 
-strip_517:
+strip_589:
 	CMP  $2, R10
-	BLT  strip_end_518
+	BLT  strip_end_590
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -20255,30 +22435,30 @@ strip_517:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_519:
+rows_591:
 	CMP $10, R2
-	BGT tile_521
+	BGT tile_593
 	CMP $8, R2
-	BGT tile_522
+	BGT tile_594
 	CMP $7, R2
-	BGT tile_521
+	BGT tile_593
 	CMP $6, R2
-	BGT tile_523
+	BGT tile_595
 	CMP $5, R2
-	BGT tile_522
+	BGT tile_594
 	CMP $4, R2
-	BGT tile_524
+	BGT tile_596
 	CMP $3, R2
-	BGT tile_523
+	BGT tile_595
 	CMP $2, R2
-	BGT tile_524
+	BGT tile_596
 	CMP $1, R2
-	BGT tile_525
+	BGT tile_597
 	CMP $0, R2
-	BGT tile_526
-	JMP rows_end_520
+	BGT tile_598
+	JMP rows_end_592
 
-tile_521:
+tile_593:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -20297,115 +22477,164 @@ tile_521:
 	FMOVD (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_527
+	CBZ   R7, plain_599
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_528
+	BEQ   leave_600
+	CMPW  R19, R7
+	BNE   scale_601
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_600
+
+scale_601:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_528:
+leave_600:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_529
+	BEQ   leave_602
+	CMPW  R19, R7
+	BNE   scale_603
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_602
+
+scale_603:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_529:
+leave_602:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_530
+	BEQ   leave_604
+	CMPW  R19, R7
+	BNE   scale_605
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_604
+
+scale_605:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_530:
+leave_604:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_531
+	BEQ   leave_606
+	CMPW  R19, R7
+	BNE   scale_607
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_606
+
+scale_607:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_531:
+leave_606:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_532
+	BEQ   leave_608
+	CMPW  R19, R7
+	BNE   scale_609
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_608
+
+scale_609:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_532:
+leave_608:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_533
+	BEQ   leave_610
+	CMPW  R19, R7
+	BNE   scale_611
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_610
+
+scale_611:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_533:
+leave_610:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_534
+	BEQ   leave_612
+	CMPW  R19, R7
+	BNE   scale_613
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_612
+
+scale_613:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_534:
+leave_612:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_535
+	BEQ   leave_614
+	CMPW  R19, R7
+	BNE   scale_615
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_614
+
+scale_615:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_535:
+leave_614:
 
-plain_527:
+plain_599:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_538
+	BLE  keys_end_618
 
-step_536:
+step_616:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_541
+	BNE  seen_621
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_541
+	BNE  seen_621
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_541
+	BNE  seen_621
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_539
+	BEQ  passed_619
 
-seen_541:
+seen_621:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVD (R4), F13
@@ -20417,113 +22646,113 @@ seen_541:
 	VSHL  $16, V13.S4, V13.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_542
+	BEQ   skip_622
 	WORD  $0x4f8311e5 // fmla v5.4s, v15.4s, v3.s[0]
 
-skip_542:
+skip_622:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_543
+	BEQ   skip_623
 	WORD  $0x4fa311e6 // fmla v6.4s, v15.4s, v3.s[1]
 
-skip_543:
+skip_623:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_544
+	BEQ   skip_624
 	WORD  $0x4f8319e7 // fmla v7.4s, v15.4s, v3.s[2]
 
-skip_544:
+skip_624:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_545
+	BEQ   skip_625
 	WORD  $0x4fa319e8 // fmla v8.4s, v15.4s, v3.s[3]
 
-skip_545:
+skip_625:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_546
+	BEQ   skip_626
 	WORD  $0x4f8411e9 // fmla v9.4s, v15.4s, v4.s[0]
 
-skip_546:
+skip_626:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_547
+	BEQ   skip_627
 	WORD  $0x4fa411ea // fmla v10.4s, v15.4s, v4.s[1]
 
-skip_547:
+skip_627:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_548
+	BEQ   skip_628
 	WORD  $0x4f8419eb // fmla v11.4s, v15.4s, v4.s[2]
 
-skip_548:
+skip_628:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_549
+	BEQ   skip_629
 	WORD  $0x4fa419ec // fmla v12.4s, v15.4s, v4.s[3]
 
-skip_549:
+skip_629:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_550
+	BEQ   skip_630
 	WORD  $0x4f8111a5 // fmla v5.4s, v13.4s, v1.s[0]
 
-skip_550:
+skip_630:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_551
+	BEQ   skip_631
 	WORD  $0x4fa111a6 // fmla v6.4s, v13.4s, v1.s[1]
 
-skip_551:
+skip_631:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_552
+	BEQ   skip_632
 	WORD  $0x4f8119a7 // fmla v7.4s, v13.4s, v1.s[2]
 
-skip_552:
+skip_632:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_553
+	BEQ   skip_633
 	WORD  $0x4fa119a8 // fmla v8.4s, v13.4s, v1.s[3]
 
-skip_553:
+skip_633:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_554
+	BEQ   skip_634
 	WORD  $0x4f8211a9 // fmla v9.4s, v13.4s, v2.s[0]
 
-skip_554:
+skip_634:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_555
+	BEQ   skip_635
 	WORD  $0x4fa211aa // fmla v10.4s, v13.4s, v2.s[1]
 
-skip_555:
+skip_635:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_556
+	BEQ   skip_636
 	WORD  $0x4f8219ab // fmla v11.4s, v13.4s, v2.s[2]
 
-skip_556:
+skip_636:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_557
+	BEQ   skip_637
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 
-skip_557:
+skip_637:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_540
+	JMP added_620
 
-passed_539:
+passed_619:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_540:
+added_620:
 	SUBS $1, R3, R3
-	BNE  step_536
+	BNE  step_616
 
-keys_end_538:
+keys_end_618:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -20542,9 +22771,9 @@ keys_end_538:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_522:
+tile_594:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -20559,92 +22788,129 @@ tile_522:
 	FMOVD (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_558
+	CBZ   R7, plain_638
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_559
+	BEQ   leave_639
+	CMPW  R19, R7
+	BNE   scale_640
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_639
+
+scale_640:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_559:
+leave_639:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_560
+	BEQ   leave_641
+	CMPW  R19, R7
+	BNE   scale_642
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_641
+
+scale_642:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_560:
+leave_641:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_561
+	BEQ   leave_643
+	CMPW  R19, R7
+	BNE   scale_644
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_643
+
+scale_644:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_561:
+leave_643:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_562
+	BEQ   leave_645
+	CMPW  R19, R7
+	BNE   scale_646
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_645
+
+scale_646:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_562:
+leave_645:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_563
+	BEQ   leave_647
+	CMPW  R19, R7
+	BNE   scale_648
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_647
+
+scale_648:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_563:
+leave_647:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_564
+	BEQ   leave_649
+	CMPW  R19, R7
+	BNE   scale_650
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_649
+
+scale_650:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_564:
+leave_649:
 
-plain_558:
+plain_638:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_567
+	BLE  keys_end_653
 
-step_565:
+step_651:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_570
+	BNE  seen_656
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_570
+	BNE  seen_656
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_568
+	BEQ  passed_654
 
-seen_570:
+seen_656:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVD (R4), F11
@@ -20656,89 +22922,89 @@ seen_570:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_571
+	BEQ   skip_657
 	WORD  $0x4f8311a5 // fmla v5.4s, v13.4s, v3.s[0]
 
-skip_571:
+skip_657:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_572
+	BEQ   skip_658
 	WORD  $0x4fa311a6 // fmla v6.4s, v13.4s, v3.s[1]
 
-skip_572:
+skip_658:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_573
+	BEQ   skip_659
 	WORD  $0x4f8319a7 // fmla v7.4s, v13.4s, v3.s[2]
 
-skip_573:
+skip_659:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_574
+	BEQ   skip_660
 	WORD  $0x4fa319a8 // fmla v8.4s, v13.4s, v3.s[3]
 
-skip_574:
+skip_660:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_575
+	BEQ   skip_661
 	WORD  $0x4f8411a9 // fmla v9.4s, v13.4s, v4.s[0]
 
-skip_575:
+skip_661:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_576
+	BEQ   skip_662
 	WORD  $0x4fa411aa // fmla v10.4s, v13.4s, v4.s[1]
 
-skip_576:
+skip_662:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_577
+	BEQ   skip_663
 	WORD  $0x4f811165 // fmla v5.4s, v11.4s, v1.s[0]
 
-skip_577:
+skip_663:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_578
+	BEQ   skip_664
 	WORD  $0x4fa11166 // fmla v6.4s, v11.4s, v1.s[1]
 
-skip_578:
+skip_664:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_579
+	BEQ   skip_665
 	WORD  $0x4f811967 // fmla v7.4s, v11.4s, v1.s[2]
 
-skip_579:
+skip_665:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_580
+	BEQ   skip_666
 	WORD  $0x4fa11968 // fmla v8.4s, v11.4s, v1.s[3]
 
-skip_580:
+skip_666:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_581
+	BEQ   skip_667
 	WORD  $0x4f821169 // fmla v9.4s, v11.4s, v2.s[0]
 
-skip_581:
+skip_667:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_582
+	BEQ   skip_668
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 
-skip_582:
+skip_668:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_569
+	JMP added_655
 
-passed_568:
+passed_654:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_569:
+added_655:
 	SUBS $1, R3, R3
-	BNE  step_565
+	BNE  step_651
 
-keys_end_567:
+keys_end_653:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -20753,9 +23019,9 @@ keys_end_567:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_523:
+tile_595:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
@@ -20766,69 +23032,94 @@ tile_523:
 	FMOVD (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_583
+	CBZ   R7, plain_669
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_584
+	BEQ   leave_670
+	CMPW  R19, R7
+	BNE   scale_671
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_670
+
+scale_671:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_584:
+leave_670:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_585
+	BEQ   leave_672
+	CMPW  R19, R7
+	BNE   scale_673
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_672
+
+scale_673:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_585:
+leave_672:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_586
+	BEQ   leave_674
+	CMPW  R19, R7
+	BNE   scale_675
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_674
+
+scale_675:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_586:
+leave_674:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_587
+	BEQ   leave_676
+	CMPW  R19, R7
+	BNE   scale_677
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_676
+
+scale_677:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_587:
+leave_676:
 
-plain_583:
+plain_669:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_590
+	BLE  keys_end_680
 
-step_588:
+step_678:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_593
+	BNE  seen_683
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_591
+	BEQ  passed_681
 
-seen_593:
+seen_683:
 	FMOVQ (R5), F1
 	FMOVD (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -20837,65 +23128,65 @@ seen_593:
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_594
+	BEQ   skip_684
 	WORD  $0x4f821123 // fmla v3.4s, v9.4s, v2.s[0]
 
-skip_594:
+skip_684:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_595
+	BEQ   skip_685
 	WORD  $0x4fa21124 // fmla v4.4s, v9.4s, v2.s[1]
 
-skip_595:
+skip_685:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_596
+	BEQ   skip_686
 	WORD  $0x4f821925 // fmla v5.4s, v9.4s, v2.s[2]
 
-skip_596:
+skip_686:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_597
+	BEQ   skip_687
 	WORD  $0x4fa21926 // fmla v6.4s, v9.4s, v2.s[3]
 
-skip_597:
+skip_687:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_598
+	BEQ   skip_688
 	WORD  $0x4f8110e3 // fmla v3.4s, v7.4s, v1.s[0]
 
-skip_598:
+skip_688:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_599
+	BEQ   skip_689
 	WORD  $0x4fa110e4 // fmla v4.4s, v7.4s, v1.s[1]
 
-skip_599:
+skip_689:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_600
+	BEQ   skip_690
 	WORD  $0x4f8118e5 // fmla v5.4s, v7.4s, v1.s[2]
 
-skip_600:
+skip_690:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_601
+	BEQ   skip_691
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 
-skip_601:
+skip_691:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_592
+	JMP added_682
 
-passed_591:
+passed_681:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_592:
+added_682:
 	SUBS $1, R3, R3
-	BNE  step_588
+	BNE  step_678
 
-keys_end_590:
+keys_end_680:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	FMOVD F4, (R1)
@@ -20906,9 +23197,9 @@ keys_end_590:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_524:
+tile_596:
 	MOVD  R1, R6
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
@@ -20917,59 +23208,78 @@ tile_524:
 	FMOVD (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_602
+	CBZ   R7, plain_692
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_603
+	BEQ   leave_693
+	CMPW  R19, R7
+	BNE   scale_694
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_693
+
+scale_694:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_603:
+leave_693:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_604
+	BEQ   leave_695
+	CMPW  R19, R7
+	BNE   scale_696
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_695
+
+scale_696:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_604:
+leave_695:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_605
+	BEQ   leave_697
+	CMPW  R19, R7
+	BNE   scale_698
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_697
+
+scale_698:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_605:
+leave_697:
 
-plain_602:
+plain_692:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_608
+	BLE  keys_end_701
 
-step_606:
+step_699:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_611
+	BNE   seen_704
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_609
+	BEQ   passed_702
 
-seen_611:
+seen_704:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVD (R4), F8
@@ -20981,53 +23291,53 @@ seen_611:
 	VSHL  $16, V8.S4, V8.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_612
+	BEQ   skip_705
 	WORD  $0x4f831145 // fmla v5.4s, v10.4s, v3.s[0]
 
-skip_612:
+skip_705:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_613
+	BEQ   skip_706
 	WORD  $0x4fa31146 // fmla v6.4s, v10.4s, v3.s[1]
 
-skip_613:
+skip_706:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_614
+	BEQ   skip_707
 	WORD  $0x4f841147 // fmla v7.4s, v10.4s, v4.s[0]
 
-skip_614:
+skip_707:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_615
+	BEQ   skip_708
 	WORD  $0x4f811105 // fmla v5.4s, v8.4s, v1.s[0]
 
-skip_615:
+skip_708:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_616
+	BEQ   skip_709
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 
-skip_616:
+skip_709:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_617
+	BEQ   skip_710
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 
-skip_617:
+skip_710:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_610
+	JMP added_703
 
-passed_609:
+passed_702:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_610:
+added_703:
 	SUBS $1, R3, R3
-	BNE  step_606
+	BNE  step_699
 
-keys_end_608:
+keys_end_701:
 	FMOVD F5, (R1)
 	ADD   R13, R1, R1
 	FMOVD F6, (R1)
@@ -21036,55 +23346,68 @@ keys_end_608:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_525:
+tile_597:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_618
+	CBZ   R7, plain_711
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_619
+	BEQ   leave_712
+	CMPW  R19, R7
+	BNE   scale_713
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_712
+
+scale_713:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_619:
+leave_712:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_620
+	BEQ   leave_714
+	CMPW  R19, R7
+	BNE   scale_715
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_714
+
+scale_715:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_620:
+leave_714:
 
-plain_618:
+plain_711:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_623
+	BLE  keys_end_718
 
-step_621:
+step_716:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_624
+	BEQ  passed_719
 
-seen_626:
+seen_721:
 	FMOVD (R5), F1
 	FMOVD (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -21093,84 +23416,91 @@ seen_626:
 	VSHL  $16, V5.S4, V5.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_627
+	BEQ   skip_722
 	WORD  $0x4f8210e3 // fmla v3.4s, v7.4s, v2.s[0]
 
-skip_627:
+skip_722:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_628
+	BEQ   skip_723
 	WORD  $0x4fa210e4 // fmla v4.4s, v7.4s, v2.s[1]
 
-skip_628:
+skip_723:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_629
+	BEQ   skip_724
 	WORD  $0x4f8110a3 // fmla v3.4s, v5.4s, v1.s[0]
 
-skip_629:
+skip_724:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_630
+	BEQ   skip_725
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 
-skip_630:
+skip_725:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_625
+	JMP added_720
 
-passed_624:
+passed_719:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_625:
+added_720:
 	SUBS $1, R3, R3
-	BNE  step_621
+	BNE  step_716
 
-keys_end_623:
+keys_end_718:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-tile_526:
+tile_598:
 	MOVD  R1, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_631
+	CBZ   R7, plain_726
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_632
+	BEQ   leave_727
+	CMPW  R19, R7
+	BNE   scale_728
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_727
+
+scale_728:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_632:
+leave_727:
 
-plain_631:
+plain_726:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_635
+	BLE  keys_end_731
 
-step_633:
+step_729:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_636
+	BEQ   passed_732
 
-seen_638:
+seen_734:
 	FMOVS (R5), F1
 	FMOVD (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -21179,44 +23509,44 @@ seen_638:
 	VSHL  $16, V4.S4, V4.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_639
+	BEQ   skip_735
 	WORD  $0x4f8210c3 // fmla v3.4s, v6.4s, v2.s[0]
 
-skip_639:
+skip_735:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_640
+	BEQ   skip_736
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 
-skip_640:
+skip_736:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_637
+	JMP added_733
 
-passed_636:
+passed_732:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_637:
+added_733:
 	SUBS $1, R3, R3
-	BNE  step_633
+	BNE  step_729
 
-keys_end_635:
+keys_end_731:
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_519
+	JMP   rows_591
 
-rows_end_520:
+rows_end_592:
 	ADD $8, R9, R9
 	SUB $2, R10, R10
 
-strip_end_518:
+strip_end_590:
 
-strip_641:
+strip_737:
 	CMP  $1, R10
-	BLT  strip_end_642
+	BLT  strip_end_738
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -21224,30 +23554,30 @@ strip_641:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_643:
+rows_739:
 	CMP $10, R2
-	BGT tile_645
+	BGT tile_741
 	CMP $8, R2
-	BGT tile_646
+	BGT tile_742
 	CMP $7, R2
-	BGT tile_645
+	BGT tile_741
 	CMP $6, R2
-	BGT tile_647
+	BGT tile_743
 	CMP $5, R2
-	BGT tile_646
+	BGT tile_742
 	CMP $4, R2
-	BGT tile_648
+	BGT tile_744
 	CMP $3, R2
-	BGT tile_647
+	BGT tile_743
 	CMP $2, R2
-	BGT tile_648
+	BGT tile_744
 	CMP $1, R2
-	BGT tile_649
+	BGT tile_745
 	CMP $0, R2
-	BGT tile_650
-	JMP rows_end_644
+	BGT tile_746
+	JMP rows_end_740
 
-tile_645:
+tile_741:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -21266,115 +23596,164 @@ tile_645:
 	FMOVS (R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_651
+	CBZ   R7, plain_747
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_652
+	BEQ   leave_748
+	CMPW  R19, R7
+	BNE   scale_749
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_748
+
+scale_749:
 	FMOVS R7, F14
 	WORD  $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD  $0x4ea0f8af // fabs v15.4s, v5.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V5.B16, V5.B16
 
-leave_652:
+leave_748:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_653
+	BEQ   leave_750
+	CMPW  R19, R7
+	BNE   scale_751
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_750
+
+scale_751:
 	FMOVS R7, F14
 	WORD  $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
 	WORD  $0x4ea0f8cf // fabs v15.4s, v6.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_653:
+leave_750:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_654
+	BEQ   leave_752
+	CMPW  R19, R7
+	BNE   scale_753
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_752
+
+scale_753:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V7.B16, V7.B16
 
-leave_654:
+leave_752:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_655
+	BEQ   leave_754
+	CMPW  R19, R7
+	BNE   scale_755
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_754
+
+scale_755:
 	FMOVS R7, F14
 	WORD  $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD  $0x4ea0f90f // fabs v15.4s, v8.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V8.B16, V8.B16
 
-leave_655:
+leave_754:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_656
+	BEQ   leave_756
+	CMPW  R19, R7
+	BNE   scale_757
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_756
+
+scale_757:
 	FMOVS R7, F14
 	WORD  $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD  $0x4ea0f92f // fabs v15.4s, v9.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_656:
+leave_756:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_657
+	BEQ   leave_758
+	CMPW  R19, R7
+	BNE   scale_759
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_758
+
+scale_759:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V10.B16, V10.B16
 
-leave_657:
+leave_758:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_658
+	BEQ   leave_760
+	CMPW  R19, R7
+	BNE   scale_761
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_760
+
+scale_761:
 	FMOVS R7, F14
 	WORD  $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	WORD  $0x4ea0f96f // fabs v15.4s, v11.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V11.B16, V11.B16
 
-leave_658:
+leave_760:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_659
+	BEQ   leave_762
+	CMPW  R19, R7
+	BNE   scale_763
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_762
+
+scale_763:
 	FMOVS R7, F14
 	WORD  $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
 	WORD  $0x4ea0f98f // fabs v15.4s, v12.4s
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_659:
+leave_762:
 
-plain_651:
+plain_747:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_662
+	BLE  keys_end_766
 
-step_660:
+step_764:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_665
+	BNE  seen_769
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_665
+	BNE  seen_769
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_665
+	BNE  seen_769
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_663
+	BEQ  passed_767
 
-seen_665:
+seen_769:
 	FMOVQ (R5), F1
 	FMOVQ 16(R5), F2
 	FMOVS (R4), F13
@@ -21386,113 +23765,113 @@ seen_665:
 	VSHL  $16, V13.S4, V13.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_666
+	BEQ   skip_770
 	WORD  $0x4f8311e5 // fmla v5.4s, v15.4s, v3.s[0]
 
-skip_666:
+skip_770:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_667
+	BEQ   skip_771
 	WORD  $0x4fa311e6 // fmla v6.4s, v15.4s, v3.s[1]
 
-skip_667:
+skip_771:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_668
+	BEQ   skip_772
 	WORD  $0x4f8319e7 // fmla v7.4s, v15.4s, v3.s[2]
 
-skip_668:
+skip_772:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_669
+	BEQ   skip_773
 	WORD  $0x4fa319e8 // fmla v8.4s, v15.4s, v3.s[3]
 
-skip_669:
+skip_773:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_670
+	BEQ   skip_774
 	WORD  $0x4f8411e9 // fmla v9.4s, v15.4s, v4.s[0]
 
-skip_670:
+skip_774:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_671
+	BEQ   skip_775
 	WORD  $0x4fa411ea // fmla v10.4s, v15.4s, v4.s[1]
 
-skip_671:
+skip_775:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_672
+	BEQ   skip_776
 	WORD  $0x4f8419eb // fmla v11.4s, v15.4s, v4.s[2]
 
-skip_672:
+skip_776:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_673
+	BEQ   skip_777
 	WORD  $0x4fa419ec // fmla v12.4s, v15.4s, v4.s[3]
 
-skip_673:
+skip_777:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_674
+	BEQ   skip_778
 	WORD  $0x4f8111a5 // fmla v5.4s, v13.4s, v1.s[0]
 
-skip_674:
+skip_778:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_675
+	BEQ   skip_779
 	WORD  $0x4fa111a6 // fmla v6.4s, v13.4s, v1.s[1]
 
-skip_675:
+skip_779:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_676
+	BEQ   skip_780
 	WORD  $0x4f8119a7 // fmla v7.4s, v13.4s, v1.s[2]
 
-skip_676:
+skip_780:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_677
+	BEQ   skip_781
 	WORD  $0x4fa119a8 // fmla v8.4s, v13.4s, v1.s[3]
 
-skip_677:
+skip_781:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_678
+	BEQ   skip_782
 	WORD  $0x4f8211a9 // fmla v9.4s, v13.4s, v2.s[0]
 
-skip_678:
+skip_782:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_679
+	BEQ   skip_783
 	WORD  $0x4fa211aa // fmla v10.4s, v13.4s, v2.s[1]
 
-skip_679:
+skip_783:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_680
+	BEQ   skip_784
 	WORD  $0x4f8219ab // fmla v11.4s, v13.4s, v2.s[2]
 
-skip_680:
+skip_784:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_681
+	BEQ   skip_785
 	WORD  $0x4fa219ac // fmla v12.4s, v13.4s, v2.s[3]
 
-skip_681:
+skip_785:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_664
+	JMP added_768
 
-passed_663:
+passed_767:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_664:
+added_768:
 	SUBS $1, R3, R3
-	BNE  step_660
+	BNE  step_764
 
-keys_end_662:
+keys_end_766:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -21511,9 +23890,9 @@ keys_end_662:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_646:
+tile_742:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -21528,92 +23907,129 @@ tile_646:
 	FMOVS (R6), F10
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_682
+	CBZ   R7, plain_786
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V11.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_683
+	BEQ   leave_787
+	CMPW  R19, R7
+	BNE   scale_788
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_787
+
+scale_788:
 	FMOVS R7, F12
 	WORD  $0x4f8c90a5 // fmul v5.4s, v5.4s, v12.s[0]
 	WORD  $0x4ea0f8ad // fabs v13.4s, v5.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V5.B16, V5.B16
 
-leave_683:
+leave_787:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_684
+	BEQ   leave_789
+	CMPW  R19, R7
+	BNE   scale_790
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_789
+
+scale_790:
 	FMOVS R7, F12
 	WORD  $0x4f8c90c6 // fmul v6.4s, v6.4s, v12.s[0]
 	WORD  $0x4ea0f8cd // fabs v13.4s, v6.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V6.B16, V6.B16
 
-leave_684:
+leave_789:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_685
+	BEQ   leave_791
+	CMPW  R19, R7
+	BNE   scale_792
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_791
+
+scale_792:
 	FMOVS R7, F12
 	WORD  $0x4f8c90e7 // fmul v7.4s, v7.4s, v12.s[0]
 	WORD  $0x4ea0f8ed // fabs v13.4s, v7.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V7.B16, V7.B16
 
-leave_685:
+leave_791:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_686
+	BEQ   leave_793
+	CMPW  R19, R7
+	BNE   scale_794
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_793
+
+scale_794:
 	FMOVS R7, F12
 	WORD  $0x4f8c9108 // fmul v8.4s, v8.4s, v12.s[0]
 	WORD  $0x4ea0f90d // fabs v13.4s, v8.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V8.B16, V8.B16
 
-leave_686:
+leave_793:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_687
+	BEQ   leave_795
+	CMPW  R19, R7
+	BNE   scale_796
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_795
+
+scale_796:
 	FMOVS R7, F12
 	WORD  $0x4f8c9129 // fmul v9.4s, v9.4s, v12.s[0]
 	WORD  $0x4ea0f92d // fabs v13.4s, v9.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V9.B16, V9.B16
 
-leave_687:
+leave_795:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_688
+	BEQ   leave_797
+	CMPW  R19, R7
+	BNE   scale_798
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_797
+
+scale_798:
 	FMOVS R7, F12
 	WORD  $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
 	WORD  $0x4ea0f94d // fabs v13.4s, v10.4s
 	WORD  $0x4eab35ad // cmgt v13.4s, v13.4s, v11.4s
 	VAND  V13.B16, V10.B16, V10.B16
 
-leave_688:
+leave_797:
 
-plain_682:
+plain_786:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_691
+	BLE  keys_end_801
 
-step_689:
+step_799:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_694
+	BNE  seen_804
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_694
+	BNE  seen_804
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_692
+	BEQ  passed_802
 
-seen_694:
+seen_804:
 	FMOVQ (R5), F1
 	FMOVD 16(R5), F2
 	FMOVS (R4), F11
@@ -21625,89 +24041,89 @@ seen_694:
 	VSHL  $16, V11.S4, V11.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_695
+	BEQ   skip_805
 	WORD  $0x4f8311a5 // fmla v5.4s, v13.4s, v3.s[0]
 
-skip_695:
+skip_805:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_696
+	BEQ   skip_806
 	WORD  $0x4fa311a6 // fmla v6.4s, v13.4s, v3.s[1]
 
-skip_696:
+skip_806:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_697
+	BEQ   skip_807
 	WORD  $0x4f8319a7 // fmla v7.4s, v13.4s, v3.s[2]
 
-skip_697:
+skip_807:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_698
+	BEQ   skip_808
 	WORD  $0x4fa319a8 // fmla v8.4s, v13.4s, v3.s[3]
 
-skip_698:
+skip_808:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_699
+	BEQ   skip_809
 	WORD  $0x4f8411a9 // fmla v9.4s, v13.4s, v4.s[0]
 
-skip_699:
+skip_809:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_700
+	BEQ   skip_810
 	WORD  $0x4fa411aa // fmla v10.4s, v13.4s, v4.s[1]
 
-skip_700:
+skip_810:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_701
+	BEQ   skip_811
 	WORD  $0x4f811165 // fmla v5.4s, v11.4s, v1.s[0]
 
-skip_701:
+skip_811:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_702
+	BEQ   skip_812
 	WORD  $0x4fa11166 // fmla v6.4s, v11.4s, v1.s[1]
 
-skip_702:
+skip_812:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_703
+	BEQ   skip_813
 	WORD  $0x4f811967 // fmla v7.4s, v11.4s, v1.s[2]
 
-skip_703:
+skip_813:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_704
+	BEQ   skip_814
 	WORD  $0x4fa11968 // fmla v8.4s, v11.4s, v1.s[3]
 
-skip_704:
+skip_814:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_705
+	BEQ   skip_815
 	WORD  $0x4f821169 // fmla v9.4s, v11.4s, v2.s[0]
 
-skip_705:
+skip_815:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_706
+	BEQ   skip_816
 	WORD  $0x4fa2116a // fmla v10.4s, v11.4s, v2.s[1]
 
-skip_706:
+skip_816:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_693
+	JMP added_803
 
-passed_692:
+passed_802:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_693:
+added_803:
 	SUBS $1, R3, R3
-	BNE  step_689
+	BNE  step_799
 
-keys_end_691:
+keys_end_801:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -21722,9 +24138,9 @@ keys_end_691:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_647:
+tile_743:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
@@ -21735,69 +24151,94 @@ tile_647:
 	FMOVS (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_707
+	CBZ   R7, plain_817
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_708
+	BEQ   leave_818
+	CMPW  R19, R7
+	BNE   scale_819
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_818
+
+scale_819:
 	FMOVS R7, F8
 	WORD  $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD  $0x4ea0f869 // fabs v9.4s, v3.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V3.B16, V3.B16
 
-leave_708:
+leave_818:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_709
+	BEQ   leave_820
+	CMPW  R19, R7
+	BNE   scale_821
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_820
+
+scale_821:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_709:
+leave_820:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_710
+	BEQ   leave_822
+	CMPW  R19, R7
+	BNE   scale_823
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_822
+
+scale_823:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_710:
+leave_822:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_711
+	BEQ   leave_824
+	CMPW  R19, R7
+	BNE   scale_825
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_824
+
+scale_825:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_711:
+leave_824:
 
-plain_707:
+plain_817:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_714
+	BLE  keys_end_828
 
-step_712:
+step_826:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_717
+	BNE  seen_831
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_715
+	BEQ  passed_829
 
-seen_717:
+seen_831:
 	FMOVQ (R5), F1
 	FMOVS (R4), F7
 	VAND  V0.B16, V1.B16, V2.B16
@@ -21806,65 +24247,65 @@ seen_717:
 	VSHL  $16, V7.S4, V7.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_718
+	BEQ   skip_832
 	WORD  $0x4f821123 // fmla v3.4s, v9.4s, v2.s[0]
 
-skip_718:
+skip_832:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_719
+	BEQ   skip_833
 	WORD  $0x4fa21124 // fmla v4.4s, v9.4s, v2.s[1]
 
-skip_719:
+skip_833:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_720
+	BEQ   skip_834
 	WORD  $0x4f821925 // fmla v5.4s, v9.4s, v2.s[2]
 
-skip_720:
+skip_834:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_721
+	BEQ   skip_835
 	WORD  $0x4fa21926 // fmla v6.4s, v9.4s, v2.s[3]
 
-skip_721:
+skip_835:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_722
+	BEQ   skip_836
 	WORD  $0x4f8110e3 // fmla v3.4s, v7.4s, v1.s[0]
 
-skip_722:
+skip_836:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_723
+	BEQ   skip_837
 	WORD  $0x4fa110e4 // fmla v4.4s, v7.4s, v1.s[1]
 
-skip_723:
+skip_837:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_724
+	BEQ   skip_838
 	WORD  $0x4f8118e5 // fmla v5.4s, v7.4s, v1.s[2]
 
-skip_724:
+skip_838:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_725
+	BEQ   skip_839
 	WORD  $0x4fa118e6 // fmla v6.4s, v7.4s, v1.s[3]
 
-skip_725:
+skip_839:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_716
+	JMP added_830
 
-passed_715:
+passed_829:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_716:
+added_830:
 	SUBS $1, R3, R3
-	BNE  step_712
+	BNE  step_826
 
-keys_end_714:
+keys_end_828:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	FMOVS F4, (R1)
@@ -21875,9 +24316,9 @@ keys_end_714:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_648:
+tile_744:
 	MOVD  R1, R6
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
@@ -21886,59 +24327,78 @@ tile_648:
 	FMOVS (R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_726
+	CBZ   R7, plain_840
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_727
+	BEQ   leave_841
+	CMPW  R19, R7
+	BNE   scale_842
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_841
+
+scale_842:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V5.B16, V5.B16
 
-leave_727:
+leave_841:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_728
+	BEQ   leave_843
+	CMPW  R19, R7
+	BNE   scale_844
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_843
+
+scale_844:
 	FMOVS R7, F9
 	WORD  $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD  $0x4ea0f8ca // fabs v10.4s, v6.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V6.B16, V6.B16
 
-leave_728:
+leave_843:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_729
+	BEQ   leave_845
+	CMPW  R19, R7
+	BNE   scale_846
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_845
+
+scale_846:
 	FMOVS R7, F9
 	WORD  $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	WORD  $0x4ea0f8ea // fabs v10.4s, v7.4s
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_729:
+leave_845:
 
-plain_726:
+plain_840:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_732
+	BLE  keys_end_849
 
-step_730:
+step_847:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_735
+	BNE   seen_852
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_733
+	BEQ   passed_850
 
-seen_735:
+seen_852:
 	FMOVD (R5), F1
 	FMOVS 8(R5), F2
 	FMOVS (R4), F8
@@ -21950,53 +24410,53 @@ seen_735:
 	VSHL  $16, V8.S4, V8.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_736
+	BEQ   skip_853
 	WORD  $0x4f831145 // fmla v5.4s, v10.4s, v3.s[0]
 
-skip_736:
+skip_853:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_737
+	BEQ   skip_854
 	WORD  $0x4fa31146 // fmla v6.4s, v10.4s, v3.s[1]
 
-skip_737:
+skip_854:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_738
+	BEQ   skip_855
 	WORD  $0x4f841147 // fmla v7.4s, v10.4s, v4.s[0]
 
-skip_738:
+skip_855:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_739
+	BEQ   skip_856
 	WORD  $0x4f811105 // fmla v5.4s, v8.4s, v1.s[0]
 
-skip_739:
+skip_856:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_740
+	BEQ   skip_857
 	WORD  $0x4fa11106 // fmla v6.4s, v8.4s, v1.s[1]
 
-skip_740:
+skip_857:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_741
+	BEQ   skip_858
 	WORD  $0x4f821107 // fmla v7.4s, v8.4s, v2.s[0]
 
-skip_741:
+skip_858:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_734
+	JMP added_851
 
-passed_733:
+passed_850:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_734:
+added_851:
 	SUBS $1, R3, R3
-	BNE  step_730
+	BNE  step_847
 
-keys_end_732:
+keys_end_849:
 	FMOVS F5, (R1)
 	ADD   R13, R1, R1
 	FMOVS F6, (R1)
@@ -22005,55 +24465,68 @@ keys_end_732:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_649:
+tile_745:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_742
+	CBZ   R7, plain_859
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_743
+	BEQ   leave_860
+	CMPW  R19, R7
+	BNE   scale_861
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_860
+
+scale_861:
 	FMOVS R7, F6
 	WORD  $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
 	WORD  $0x4ea0f867 // fabs v7.4s, v3.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V3.B16, V3.B16
 
-leave_743:
+leave_860:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_744
+	BEQ   leave_862
+	CMPW  R19, R7
+	BNE   scale_863
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_862
+
+scale_863:
 	FMOVS R7, F6
 	WORD  $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
 	WORD  $0x4ea0f887 // fabs v7.4s, v4.4s
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_744:
+leave_862:
 
-plain_742:
+plain_859:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_747
+	BLE  keys_end_866
 
-step_745:
+step_864:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_748
+	BEQ  passed_867
 
-seen_750:
+seen_869:
 	FMOVD (R5), F1
 	FMOVS (R4), F5
 	VAND  V0.B16, V1.B16, V2.B16
@@ -22062,84 +24535,91 @@ seen_750:
 	VSHL  $16, V5.S4, V5.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_751
+	BEQ   skip_870
 	WORD  $0x4f8210e3 // fmla v3.4s, v7.4s, v2.s[0]
 
-skip_751:
+skip_870:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_752
+	BEQ   skip_871
 	WORD  $0x4fa210e4 // fmla v4.4s, v7.4s, v2.s[1]
 
-skip_752:
+skip_871:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_753
+	BEQ   skip_872
 	WORD  $0x4f8110a3 // fmla v3.4s, v5.4s, v1.s[0]
 
-skip_753:
+skip_872:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_754
+	BEQ   skip_873
 	WORD  $0x4fa110a4 // fmla v4.4s, v5.4s, v1.s[1]
 
-skip_754:
+skip_873:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_749
+	JMP added_868
 
-passed_748:
+passed_867:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_749:
+added_868:
 	SUBS $1, R3, R3
-	BNE  step_745
+	BNE  step_864
 
-keys_end_747:
+keys_end_866:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-tile_650:
+tile_746:
 	MOVD  R1, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_755
+	CBZ   R7, plain_874
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_756
+	BEQ   leave_875
+	CMPW  R19, R7
+	BNE   scale_876
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_875
+
+scale_876:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_756:
+leave_875:
 
-plain_755:
+plain_874:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_759
+	BLE  keys_end_879
 
-step_757:
+step_877:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_760
+	BEQ   passed_880
 
-seen_762:
+seen_882:
 	FMOVS (R5), F1
 	FMOVS (R4), F4
 	VAND  V0.B16, V1.B16, V2.B16
@@ -22148,38 +24628,38 @@ seen_762:
 	VSHL  $16, V4.S4, V4.S4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_763
+	BEQ   skip_883
 	WORD  $0x4f8210c3 // fmla v3.4s, v6.4s, v2.s[0]
 
-skip_763:
+skip_883:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_764
+	BEQ   skip_884
 	WORD  $0x4f811083 // fmla v3.4s, v4.4s, v1.s[0]
 
-skip_764:
+skip_884:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_761
+	JMP added_881
 
-passed_760:
+passed_880:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_761:
+added_881:
 	SUBS $1, R3, R3
-	BNE  step_757
+	BNE  step_877
 
-keys_end_759:
+keys_end_879:
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_643
+	JMP   rows_739
 
-rows_end_644:
+rows_end_740:
 	ADD $4, R9, R9
 	SUB $1, R10, R10
 
-strip_end_642:
+strip_end_738:
 	RET

@@ -4,9 +4,23 @@
 
 #include "textflag.h"
 
-// func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
+// func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int, next []byte)
 // Requires: bf16
-TEXT ·ValueTilePairs(SB), NOSPLIT, $0-144
+TEXT ·ValueTilePairs(SB), NOSPLIT, $0-168
+	MOVD next_base+144(FP), R0
+	MOVD next_len+152(FP), R1
+	CMP  $0, R1
+	BLE  asked_2
+	ADD  R0, R1, R1
+	AND  $-64, R0, R0
+
+line_1:
+	PRFM (R0), PLDL1KEEP
+	ADD  $64, R0, R0
+	CMP  R1, R0
+	BLO  line_1
+
+asked_2:
 	MOVD v_base+64(FP), R9
 	MOVD cols+136(FP), R10
 	MOVD ldv+88(FP), R11
@@ -17,9 +31,9 @@ TEXT ·ValueTilePairs(SB), NOSPLIT, $0-144
 	LSL  $1, R12, R12
 	LSL  $2, R13, R13
 
-strip_1:
+strip_3:
 	CMP  $12, R10
-	BLT  strip_end_2
+	BLT  strip_end_4
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -27,30 +41,30 @@ strip_1:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_3:
+rows_5:
 	CMP $10, R2
-	BGT tile_5
+	BGT tile_7
 	CMP $8, R2
-	BGT tile_6
+	BGT tile_8
 	CMP $7, R2
-	BGT tile_5
+	BGT tile_7
 	CMP $6, R2
-	BGT tile_7
-	CMP $5, R2
-	BGT tile_6
-	CMP $4, R2
-	BGT tile_8
-	CMP $3, R2
-	BGT tile_7
-	CMP $2, R2
-	BGT tile_8
-	CMP $1, R2
 	BGT tile_9
-	CMP $0, R2
+	CMP $5, R2
+	BGT tile_8
+	CMP $4, R2
 	BGT tile_10
-	JMP rows_end_4
+	CMP $3, R2
+	BGT tile_9
+	CMP $2, R2
+	BGT tile_10
+	CMP $1, R2
+	BGT tile_11
+	CMP $0, R2
+	BGT tile_12
+	JMP rows_end_6
 
-tile_5:
+tile_7:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -85,15 +99,24 @@ tile_5:
 	FMOVQ 32(R6), F27
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_11
+	CBZ   R7, plain_13
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V28.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_12
+	BEQ   leave_14
+	CMPW  R15, R7
+	BNE   scale_15
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_14
+
+scale_15:
 	FMOVS R7, F29
 	WORD  $0x4f9d9084 // fmul v4.4s, v4.4s, v29.s[0]
 	WORD  $0x4ea0f89e // fabs v30.4s, v4.4s
@@ -108,10 +131,18 @@ tile_5:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V6.B16, V6.B16
 
-leave_12:
+leave_14:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_13
+	BEQ   leave_16
+	CMPW  R15, R7
+	BNE   scale_17
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_16
+
+scale_17:
 	FMOVS R7, F29
 	WORD  $0x4f9d90e7 // fmul v7.4s, v7.4s, v29.s[0]
 	WORD  $0x4ea0f8fe // fabs v30.4s, v7.4s
@@ -126,10 +157,18 @@ leave_12:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V9.B16, V9.B16
 
-leave_13:
+leave_16:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_14
+	BEQ   leave_18
+	CMPW  R15, R7
+	BNE   scale_19
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_18
+
+scale_19:
 	FMOVS R7, F29
 	WORD  $0x4f9d914a // fmul v10.4s, v10.4s, v29.s[0]
 	WORD  $0x4ea0f95e // fabs v30.4s, v10.4s
@@ -144,10 +183,18 @@ leave_13:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V12.B16, V12.B16
 
-leave_14:
+leave_18:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_15
+	BEQ   leave_20
+	CMPW  R15, R7
+	BNE   scale_21
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_20
+
+scale_21:
 	FMOVS R7, F29
 	WORD  $0x4f9d91ad // fmul v13.4s, v13.4s, v29.s[0]
 	WORD  $0x4ea0f9be // fabs v30.4s, v13.4s
@@ -162,10 +209,18 @@ leave_14:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V15.B16, V15.B16
 
-leave_15:
+leave_20:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_16
+	BEQ   leave_22
+	CMPW  R15, R7
+	BNE   scale_23
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_22
+
+scale_23:
 	FMOVS R7, F29
 	WORD  $0x4f9d9210 // fmul v16.4s, v16.4s, v29.s[0]
 	WORD  $0x4ea0fa1e // fabs v30.4s, v16.4s
@@ -180,10 +235,18 @@ leave_15:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V18.B16, V18.B16
 
-leave_16:
+leave_22:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_17
+	BEQ   leave_24
+	CMPW  R15, R7
+	BNE   scale_25
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	JMP   leave_24
+
+scale_25:
 	FMOVS R7, F29
 	WORD  $0x4f9d9273 // fmul v19.4s, v19.4s, v29.s[0]
 	WORD  $0x4ea0fa7e // fabs v30.4s, v19.4s
@@ -198,10 +261,18 @@ leave_16:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V21.B16, V21.B16
 
-leave_17:
+leave_24:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_18
+	BEQ   leave_26
+	CMPW  R15, R7
+	BNE   scale_27
+	VEOR  V22.B16, V22.B16, V22.B16
+	VEOR  V23.B16, V23.B16, V23.B16
+	VEOR  V24.B16, V24.B16, V24.B16
+	JMP   leave_26
+
+scale_27:
 	FMOVS R7, F29
 	WORD  $0x4f9d92d6 // fmul v22.4s, v22.4s, v29.s[0]
 	WORD  $0x4ea0fade // fabs v30.4s, v22.4s
@@ -216,10 +287,18 @@ leave_17:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V24.B16, V24.B16
 
-leave_18:
+leave_26:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_19
+	BEQ   leave_28
+	CMPW  R15, R7
+	BNE   scale_29
+	VEOR  V25.B16, V25.B16, V25.B16
+	VEOR  V26.B16, V26.B16, V26.B16
+	VEOR  V27.B16, V27.B16, V27.B16
+	JMP   leave_28
+
+scale_29:
 	FMOVS R7, F29
 	WORD  $0x4f9d9339 // fmul v25.4s, v25.4s, v29.s[0]
 	WORD  $0x4ea0fb3e // fabs v30.4s, v25.4s
@@ -234,18 +313,18 @@ leave_18:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V27.B16, V27.B16
 
-leave_19:
+leave_28:
 
-plain_11:
+plain_13:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_22
+	BLE  keys_end_32
 	TST  $3, R3
-	BEQ  group_21
+	BEQ  group_31
 
-step_20:
+step_30:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F28
@@ -301,19 +380,19 @@ step_20:
 	WORD  $0x0fe1fbdb // bfmlalb v27.4s, v30.8h, v1.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_24
+	JMP   added_34
 
-passed_23:
+passed_33:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_24:
+added_34:
 	SUBS $1, R3, R3
-	BEQ  keys_end_22
+	BEQ  keys_end_32
 	TST  $3, R3
-	BNE  step_20
+	BNE  step_30
 
-group_21:
+group_31:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	ADD   R12, R5, R5
@@ -535,9 +614,9 @@ group_21:
 	WORD  $0x0fc3fbf8 // bfmlalb v24.4s, v31.8h, v3.h[4]
 	WORD  $0x0fe3fbfb // bfmlalb v27.4s, v31.8h, v3.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_21
+	BNE   group_31
 
-keys_end_22:
+keys_end_32:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -572,9 +651,9 @@ keys_end_22:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_6:
+tile_8:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -601,15 +680,24 @@ tile_6:
 	FMOVQ 32(R6), F21
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_25
+	CBZ   R7, plain_35
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V22.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_26
+	BEQ   leave_36
+	CMPW  R15, R7
+	BNE   scale_37
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_36
+
+scale_37:
 	FMOVS R7, F23
 	WORD  $0x4f979084 // fmul v4.4s, v4.4s, v23.s[0]
 	WORD  $0x4ea0f898 // fabs v24.4s, v4.4s
@@ -624,10 +712,18 @@ tile_6:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V6.B16, V6.B16
 
-leave_26:
+leave_36:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_27
+	BEQ   leave_38
+	CMPW  R15, R7
+	BNE   scale_39
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_38
+
+scale_39:
 	FMOVS R7, F23
 	WORD  $0x4f9790e7 // fmul v7.4s, v7.4s, v23.s[0]
 	WORD  $0x4ea0f8f8 // fabs v24.4s, v7.4s
@@ -642,10 +738,18 @@ leave_26:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V9.B16, V9.B16
 
-leave_27:
+leave_38:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_28
+	BEQ   leave_40
+	CMPW  R15, R7
+	BNE   scale_41
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_40
+
+scale_41:
 	FMOVS R7, F23
 	WORD  $0x4f97914a // fmul v10.4s, v10.4s, v23.s[0]
 	WORD  $0x4ea0f958 // fabs v24.4s, v10.4s
@@ -660,10 +764,18 @@ leave_27:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V12.B16, V12.B16
 
-leave_28:
+leave_40:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_29
+	BEQ   leave_42
+	CMPW  R15, R7
+	BNE   scale_43
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_42
+
+scale_43:
 	FMOVS R7, F23
 	WORD  $0x4f9791ad // fmul v13.4s, v13.4s, v23.s[0]
 	WORD  $0x4ea0f9b8 // fabs v24.4s, v13.4s
@@ -678,10 +790,18 @@ leave_28:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V15.B16, V15.B16
 
-leave_29:
+leave_42:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_30
+	BEQ   leave_44
+	CMPW  R15, R7
+	BNE   scale_45
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_44
+
+scale_45:
 	FMOVS R7, F23
 	WORD  $0x4f979210 // fmul v16.4s, v16.4s, v23.s[0]
 	WORD  $0x4ea0fa18 // fabs v24.4s, v16.4s
@@ -696,10 +816,18 @@ leave_29:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V18.B16, V18.B16
 
-leave_30:
+leave_44:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_31
+	BEQ   leave_46
+	CMPW  R15, R7
+	BNE   scale_47
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	JMP   leave_46
+
+scale_47:
 	FMOVS R7, F23
 	WORD  $0x4f979273 // fmul v19.4s, v19.4s, v23.s[0]
 	WORD  $0x4ea0fa78 // fabs v24.4s, v19.4s
@@ -714,18 +842,18 @@ leave_30:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V21.B16, V21.B16
 
-leave_31:
+leave_46:
 
-plain_25:
+plain_35:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_34
+	BLE  keys_end_50
 	TST  $3, R3
-	BEQ  group_33
+	BEQ  group_49
 
-step_32:
+step_48:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F22
@@ -769,19 +897,19 @@ step_32:
 	WORD  $0x0fe1f315 // bfmlalb v21.4s, v24.8h, v1.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_36
+	JMP   added_52
 
-passed_35:
+passed_51:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_36:
+added_52:
 	SUBS $1, R3, R3
-	BEQ  keys_end_34
+	BEQ  keys_end_50
 	TST  $3, R3
-	BNE  step_32
+	BNE  step_48
 
-group_33:
+group_49:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	ADD   R12, R5, R5
@@ -955,9 +1083,9 @@ group_33:
 	WORD  $0x0fc3f372 // bfmlalb v18.4s, v27.8h, v3.h[0]
 	WORD  $0x0fe3f375 // bfmlalb v21.4s, v27.8h, v3.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_33
+	BNE   group_49
 
-keys_end_34:
+keys_end_50:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -984,9 +1112,9 @@ keys_end_34:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_7:
+tile_9:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
@@ -1005,15 +1133,24 @@ tile_7:
 	FMOVQ 32(R6), F13
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_37
+	CBZ   R7, plain_53
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V14.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_38
+	BEQ   leave_54
+	CMPW  R15, R7
+	BNE   scale_55
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_54
+
+scale_55:
 	FMOVS R7, F15
 	WORD  $0x4f8f9042 // fmul v2.4s, v2.4s, v15.s[0]
 	WORD  $0x4ea0f850 // fabs v16.4s, v2.4s
@@ -1028,10 +1165,18 @@ tile_7:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V4.B16, V4.B16
 
-leave_38:
+leave_54:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_39
+	BEQ   leave_56
+	CMPW  R15, R7
+	BNE   scale_57
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_56
+
+scale_57:
 	FMOVS R7, F15
 	WORD  $0x4f8f90a5 // fmul v5.4s, v5.4s, v15.s[0]
 	WORD  $0x4ea0f8b0 // fabs v16.4s, v5.4s
@@ -1046,10 +1191,18 @@ leave_38:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V7.B16, V7.B16
 
-leave_39:
+leave_56:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_40
+	BEQ   leave_58
+	CMPW  R15, R7
+	BNE   scale_59
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_58
+
+scale_59:
 	FMOVS R7, F15
 	WORD  $0x4f8f9108 // fmul v8.4s, v8.4s, v15.s[0]
 	WORD  $0x4ea0f910 // fabs v16.4s, v8.4s
@@ -1064,10 +1217,18 @@ leave_39:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V10.B16, V10.B16
 
-leave_40:
+leave_58:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_41
+	BEQ   leave_60
+	CMPW  R15, R7
+	BNE   scale_61
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_60
+
+scale_61:
 	FMOVS R7, F15
 	WORD  $0x4f8f916b // fmul v11.4s, v11.4s, v15.s[0]
 	WORD  $0x4ea0f970 // fabs v16.4s, v11.4s
@@ -1082,18 +1243,18 @@ leave_40:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V13.B16, V13.B16
 
-leave_41:
+leave_60:
 
-plain_37:
+plain_53:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_44
+	BLE  keys_end_64
 	TST  $3, R3
-	BEQ  group_43
+	BEQ  group_63
 
-step_42:
+step_62:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F14
 	FMOVQ 16(R4), F15
@@ -1124,19 +1285,19 @@ step_42:
 	WORD  $0x0fe0fa0d // bfmlalb v13.4s, v16.8h, v0.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_46
+	JMP   added_66
 
-passed_45:
+passed_65:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_46:
+added_66:
 	SUBS $1, R3, R3
-	BEQ  keys_end_44
+	BEQ  keys_end_64
 	TST  $3, R3
-	BNE  step_42
+	BNE  step_62
 
-group_43:
+group_63:
 	FMOVQ (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F14
@@ -1258,9 +1419,9 @@ group_43:
 	WORD  $0x0fc1fa6a // bfmlalb v10.4s, v19.8h, v1.h[4]
 	WORD  $0x0fe1fa6d // bfmlalb v13.4s, v19.8h, v1.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_43
+	BNE   group_63
 
-keys_end_44:
+keys_end_64:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
@@ -1279,9 +1440,9 @@ keys_end_44:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_8:
+tile_10:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -1296,15 +1457,24 @@ tile_8:
 	FMOVQ 32(R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_47
+	CBZ   R7, plain_67
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_48
+	BEQ   leave_68
+	CMPW  R15, R7
+	BNE   scale_69
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_68
+
+scale_69:
 	FMOVS R7, F14
 	WORD  $0x4f8e9084 // fmul v4.4s, v4.4s, v14.s[0]
 	WORD  $0x4ea0f88f // fabs v15.4s, v4.4s
@@ -1319,10 +1489,18 @@ tile_8:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_48:
+leave_68:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_49
+	BEQ   leave_70
+	CMPW  R15, R7
+	BNE   scale_71
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_70
+
+scale_71:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
@@ -1337,10 +1515,18 @@ leave_48:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_49:
+leave_70:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_50
+	BEQ   leave_72
+	CMPW  R15, R7
+	BNE   scale_73
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_72
+
+scale_73:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
@@ -1355,18 +1541,18 @@ leave_49:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_50:
+leave_72:
 
-plain_47:
+plain_67:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_53
+	BLE  keys_end_76
 	TST  $3, R3
-	BEQ  group_52
+	BEQ  group_75
 
-step_51:
+step_74:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F13
@@ -1392,19 +1578,19 @@ step_51:
 	WORD  $0x0fc1f1ec // bfmlalb v12.4s, v15.8h, v1.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_55
+	JMP   added_78
 
-passed_54:
+passed_77:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_55:
+added_78:
 	SUBS $1, R3, R3
-	BEQ  keys_end_53
+	BEQ  keys_end_76
 	TST  $3, R3
-	BNE  step_51
+	BNE  step_74
 
-group_52:
+group_75:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	ADD   R12, R5, R5
@@ -1506,9 +1692,9 @@ group_52:
 	WORD  $0x0fe2f249 // bfmlalb v9.4s, v18.8h, v2.h[2]
 	WORD  $0x0fc3f24c // bfmlalb v12.4s, v18.8h, v3.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_52
+	BNE   group_75
 
-keys_end_53:
+keys_end_76:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -1523,9 +1709,9 @@ keys_end_53:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_9:
+tile_11:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
@@ -1536,15 +1722,24 @@ tile_9:
 	FMOVQ 32(R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_56
+	CBZ   R7, plain_79
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_57
+	BEQ   leave_80
+	CMPW  R15, R7
+	BNE   scale_81
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_80
+
+scale_81:
 	FMOVS R7, F9
 	WORD  $0x4f899042 // fmul v2.4s, v2.4s, v9.s[0]
 	WORD  $0x4ea0f84a // fabs v10.4s, v2.4s
@@ -1559,10 +1754,18 @@ tile_9:
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V4.B16, V4.B16
 
-leave_57:
+leave_80:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_58
+	BEQ   leave_82
+	CMPW  R15, R7
+	BNE   scale_83
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_82
+
+scale_83:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
@@ -1577,18 +1780,18 @@ leave_57:
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_58:
+leave_82:
 
-plain_56:
+plain_79:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_61
+	BLE  keys_end_86
 	TST  $3, R3
-	BEQ  group_60
+	BEQ  group_85
 
-step_59:
+step_84:
 	FMOVD (R5), F0
 	FMOVQ (R4), F8
 	FMOVQ 16(R4), F9
@@ -1607,19 +1810,19 @@ step_59:
 	WORD  $0x0fe0f147 // bfmlalb v7.4s, v10.8h, v0.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_63
+	JMP   added_88
 
-passed_62:
+passed_87:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_63:
+added_88:
 	SUBS $1, R3, R3
-	BEQ  keys_end_61
+	BEQ  keys_end_86
 	TST  $3, R3
-	BNE  step_59
+	BNE  step_84
 
-group_60:
+group_85:
 	FMOVD (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F8
@@ -1693,9 +1896,9 @@ group_60:
 	WORD  $0x0fc1f1a4 // bfmlalb v4.4s, v13.8h, v1.h[0]
 	WORD  $0x0fe1f1a7 // bfmlalb v7.4s, v13.8h, v1.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_60
+	BNE   group_85
 
-keys_end_61:
+keys_end_86:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
@@ -1706,24 +1909,33 @@ keys_end_61:
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-tile_10:
+tile_12:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
 	FMOVQ 32(R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_64
+	CBZ   R7, plain_89
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_65
+	BEQ   leave_90
+	CMPW  R15, R7
+	BNE   scale_91
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_90
+
+scale_91:
 	FMOVS R7, F6
 	WORD  $0x4f869042 // fmul v2.4s, v2.4s, v6.s[0]
 	WORD  $0x4ea0f847 // fabs v7.4s, v2.4s
@@ -1738,18 +1950,18 @@ tile_10:
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_65:
+leave_90:
 
-plain_64:
+plain_89:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_68
+	BLE  keys_end_94
 	TST  $3, R3
-	BEQ  group_67
+	BEQ  group_93
 
-step_66:
+step_92:
 	FMOVS (R5), F0
 	FMOVQ (R4), F5
 	FMOVQ 16(R4), F6
@@ -1762,19 +1974,19 @@ step_66:
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_70
+	JMP   added_96
 
-passed_69:
+passed_95:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_70:
+added_96:
 	SUBS $1, R3, R3
-	BEQ  keys_end_68
+	BEQ  keys_end_94
 	TST  $3, R3
-	BNE  step_66
+	BNE  step_92
 
-group_67:
+group_93:
 	FMOVS (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F5
@@ -1824,27 +2036,27 @@ group_67:
 	WORD  $0x4fd1f144 // bfmlalt v4.4s, v10.8h, v1.h[1]
 	WORD  $0x0fc1f144 // bfmlalb v4.4s, v10.8h, v1.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_67
+	BNE   group_93
 
-keys_end_68:
+keys_end_94:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_3
+	JMP   rows_5
 
-rows_end_4:
+rows_end_6:
 	ADD $48, R9, R9
 	SUB $12, R10, R10
-	JMP strip_1
+	JMP strip_3
 
-strip_end_2:
+strip_end_4:
 
-strip_71:
+strip_97:
 	CMP  $8, R10
-	BLT  strip_end_72
+	BLT  strip_end_98
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -1852,30 +2064,30 @@ strip_71:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_73:
+rows_99:
 	CMP $10, R2
-	BGT tile_75
+	BGT tile_101
 	CMP $8, R2
-	BGT tile_76
+	BGT tile_102
 	CMP $7, R2
-	BGT tile_75
+	BGT tile_101
 	CMP $6, R2
-	BGT tile_77
+	BGT tile_103
 	CMP $5, R2
-	BGT tile_76
+	BGT tile_102
 	CMP $4, R2
-	BGT tile_78
+	BGT tile_104
 	CMP $3, R2
-	BGT tile_77
+	BGT tile_103
 	CMP $2, R2
-	BGT tile_78
+	BGT tile_104
 	CMP $1, R2
-	BGT tile_79
+	BGT tile_105
 	CMP $0, R2
-	BGT tile_80
-	JMP rows_end_74
+	BGT tile_106
+	JMP rows_end_100
 
-tile_75:
+tile_101:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -1902,15 +2114,23 @@ tile_75:
 	FMOVQ 16(R6), F19
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_81
+	CBZ   R7, plain_107
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V20.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_82
+	BEQ   leave_108
+	CMPW  R15, R7
+	BNE   scale_109
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_108
+
+scale_109:
 	FMOVS R7, F21
 	WORD  $0x4f959084 // fmul v4.4s, v4.4s, v21.s[0]
 	WORD  $0x4ea0f896 // fabs v22.4s, v4.4s
@@ -1921,10 +2141,17 @@ tile_75:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V5.B16, V5.B16
 
-leave_82:
+leave_108:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_83
+	BEQ   leave_110
+	CMPW  R15, R7
+	BNE   scale_111
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_110
+
+scale_111:
 	FMOVS R7, F21
 	WORD  $0x4f9590c6 // fmul v6.4s, v6.4s, v21.s[0]
 	WORD  $0x4ea0f8d6 // fabs v22.4s, v6.4s
@@ -1935,10 +2162,17 @@ leave_82:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V7.B16, V7.B16
 
-leave_83:
+leave_110:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_84
+	BEQ   leave_112
+	CMPW  R15, R7
+	BNE   scale_113
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_112
+
+scale_113:
 	FMOVS R7, F21
 	WORD  $0x4f959108 // fmul v8.4s, v8.4s, v21.s[0]
 	WORD  $0x4ea0f916 // fabs v22.4s, v8.4s
@@ -1949,10 +2183,17 @@ leave_83:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V9.B16, V9.B16
 
-leave_84:
+leave_112:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_85
+	BEQ   leave_114
+	CMPW  R15, R7
+	BNE   scale_115
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_114
+
+scale_115:
 	FMOVS R7, F21
 	WORD  $0x4f95914a // fmul v10.4s, v10.4s, v21.s[0]
 	WORD  $0x4ea0f956 // fabs v22.4s, v10.4s
@@ -1963,10 +2204,17 @@ leave_84:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V11.B16, V11.B16
 
-leave_85:
+leave_114:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_86
+	BEQ   leave_116
+	CMPW  R15, R7
+	BNE   scale_117
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_116
+
+scale_117:
 	FMOVS R7, F21
 	WORD  $0x4f95918c // fmul v12.4s, v12.4s, v21.s[0]
 	WORD  $0x4ea0f996 // fabs v22.4s, v12.4s
@@ -1977,10 +2225,17 @@ leave_85:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V13.B16, V13.B16
 
-leave_86:
+leave_116:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_87
+	BEQ   leave_118
+	CMPW  R15, R7
+	BNE   scale_119
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_118
+
+scale_119:
 	FMOVS R7, F21
 	WORD  $0x4f9591ce // fmul v14.4s, v14.4s, v21.s[0]
 	WORD  $0x4ea0f9d6 // fabs v22.4s, v14.4s
@@ -1991,10 +2246,17 @@ leave_86:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V15.B16, V15.B16
 
-leave_87:
+leave_118:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_88
+	BEQ   leave_120
+	CMPW  R15, R7
+	BNE   scale_121
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	JMP   leave_120
+
+scale_121:
 	FMOVS R7, F21
 	WORD  $0x4f959210 // fmul v16.4s, v16.4s, v21.s[0]
 	WORD  $0x4ea0fa16 // fabs v22.4s, v16.4s
@@ -2005,10 +2267,17 @@ leave_87:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V17.B16, V17.B16
 
-leave_88:
+leave_120:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_89
+	BEQ   leave_122
+	CMPW  R15, R7
+	BNE   scale_123
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_122
+
+scale_123:
 	FMOVS R7, F21
 	WORD  $0x4f959252 // fmul v18.4s, v18.4s, v21.s[0]
 	WORD  $0x4ea0fa56 // fabs v22.4s, v18.4s
@@ -2019,18 +2288,18 @@ leave_88:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V19.B16, V19.B16
 
-leave_89:
+leave_122:
 
-plain_81:
+plain_107:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_92
+	BLE  keys_end_126
 	TST  $3, R3
-	BEQ  group_91
+	BEQ  group_125
 
-step_90:
+step_124:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F20
@@ -2069,19 +2338,19 @@ step_90:
 	WORD  $0x0fe1fab3 // bfmlalb v19.4s, v21.8h, v1.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_94
+	JMP   added_128
 
-passed_93:
+passed_127:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_94:
+added_128:
 	SUBS $1, R3, R3
-	BEQ  keys_end_92
+	BEQ  keys_end_126
 	TST  $3, R3
-	BNE  step_90
+	BNE  step_124
 
-group_91:
+group_125:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	ADD   R12, R5, R5
@@ -2235,9 +2504,9 @@ group_91:
 	WORD  $0x0fc3faf1 // bfmlalb v17.4s, v23.8h, v3.h[4]
 	WORD  $0x0fe3faf3 // bfmlalb v19.4s, v23.8h, v3.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_91
+	BNE   group_125
 
-keys_end_92:
+keys_end_126:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -2264,9 +2533,9 @@ keys_end_92:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_76:
+tile_102:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -2287,15 +2556,23 @@ tile_76:
 	FMOVQ 16(R6), F15
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_95
+	CBZ   R7, plain_129
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V16.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_96
+	BEQ   leave_130
+	CMPW  R15, R7
+	BNE   scale_131
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_130
+
+scale_131:
 	FMOVS R7, F17
 	WORD  $0x4f919084 // fmul v4.4s, v4.4s, v17.s[0]
 	WORD  $0x4ea0f892 // fabs v18.4s, v4.4s
@@ -2306,10 +2583,17 @@ tile_76:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V5.B16, V5.B16
 
-leave_96:
+leave_130:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_97
+	BEQ   leave_132
+	CMPW  R15, R7
+	BNE   scale_133
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_132
+
+scale_133:
 	FMOVS R7, F17
 	WORD  $0x4f9190c6 // fmul v6.4s, v6.4s, v17.s[0]
 	WORD  $0x4ea0f8d2 // fabs v18.4s, v6.4s
@@ -2320,10 +2604,17 @@ leave_96:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V7.B16, V7.B16
 
-leave_97:
+leave_132:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_98
+	BEQ   leave_134
+	CMPW  R15, R7
+	BNE   scale_135
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_134
+
+scale_135:
 	FMOVS R7, F17
 	WORD  $0x4f919108 // fmul v8.4s, v8.4s, v17.s[0]
 	WORD  $0x4ea0f912 // fabs v18.4s, v8.4s
@@ -2334,10 +2625,17 @@ leave_97:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V9.B16, V9.B16
 
-leave_98:
+leave_134:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_99
+	BEQ   leave_136
+	CMPW  R15, R7
+	BNE   scale_137
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_136
+
+scale_137:
 	FMOVS R7, F17
 	WORD  $0x4f91914a // fmul v10.4s, v10.4s, v17.s[0]
 	WORD  $0x4ea0f952 // fabs v18.4s, v10.4s
@@ -2348,10 +2646,17 @@ leave_98:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V11.B16, V11.B16
 
-leave_99:
+leave_136:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_100
+	BEQ   leave_138
+	CMPW  R15, R7
+	BNE   scale_139
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_138
+
+scale_139:
 	FMOVS R7, F17
 	WORD  $0x4f91918c // fmul v12.4s, v12.4s, v17.s[0]
 	WORD  $0x4ea0f992 // fabs v18.4s, v12.4s
@@ -2362,10 +2667,17 @@ leave_99:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V13.B16, V13.B16
 
-leave_100:
+leave_138:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_101
+	BEQ   leave_140
+	CMPW  R15, R7
+	BNE   scale_141
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_140
+
+scale_141:
 	FMOVS R7, F17
 	WORD  $0x4f9191ce // fmul v14.4s, v14.4s, v17.s[0]
 	WORD  $0x4ea0f9d2 // fabs v18.4s, v14.4s
@@ -2376,18 +2688,18 @@ leave_100:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V15.B16, V15.B16
 
-leave_101:
+leave_140:
 
-plain_95:
+plain_129:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_104
+	BLE  keys_end_144
 	TST  $3, R3
-	BEQ  group_103
+	BEQ  group_143
 
-step_102:
+step_142:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F16
@@ -2418,19 +2730,19 @@ step_102:
 	WORD  $0x0fe1f22f // bfmlalb v15.4s, v17.8h, v1.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_106
+	JMP   added_146
 
-passed_105:
+passed_145:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_106:
+added_146:
 	SUBS $1, R3, R3
-	BEQ  keys_end_104
+	BEQ  keys_end_144
 	TST  $3, R3
-	BNE  step_102
+	BNE  step_142
 
-group_103:
+group_143:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	ADD   R12, R5, R5
@@ -2552,9 +2864,9 @@ group_103:
 	WORD  $0x0fc3f26d // bfmlalb v13.4s, v19.8h, v3.h[0]
 	WORD  $0x0fe3f26f // bfmlalb v15.4s, v19.8h, v3.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_103
+	BNE   group_143
 
-keys_end_104:
+keys_end_144:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -2575,9 +2887,9 @@ keys_end_104:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_77:
+tile_103:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
@@ -2592,15 +2904,23 @@ tile_77:
 	FMOVQ 16(R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_107
+	CBZ   R7, plain_147
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_108
+	BEQ   leave_148
+	CMPW  R15, R7
+	BNE   scale_149
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_148
+
+scale_149:
 	FMOVS R7, F11
 	WORD  $0x4f8b9042 // fmul v2.4s, v2.4s, v11.s[0]
 	WORD  $0x4ea0f84c // fabs v12.4s, v2.4s
@@ -2611,10 +2931,17 @@ tile_77:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V3.B16, V3.B16
 
-leave_108:
+leave_148:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_109
+	BEQ   leave_150
+	CMPW  R15, R7
+	BNE   scale_151
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_150
+
+scale_151:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
@@ -2625,10 +2952,17 @@ leave_108:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_109:
+leave_150:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_110
+	BEQ   leave_152
+	CMPW  R15, R7
+	BNE   scale_153
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_152
+
+scale_153:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
@@ -2639,10 +2973,17 @@ leave_109:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_110:
+leave_152:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_111
+	BEQ   leave_154
+	CMPW  R15, R7
+	BNE   scale_155
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_154
+
+scale_155:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
@@ -2653,18 +2994,18 @@ leave_110:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_111:
+leave_154:
 
-plain_107:
+plain_147:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_114
+	BLE  keys_end_158
 	TST  $3, R3
-	BEQ  group_113
+	BEQ  group_157
 
-step_112:
+step_156:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F10
 	FMOVQ 16(R4), F11
@@ -2686,19 +3027,19 @@ step_112:
 	WORD  $0x0fe0f969 // bfmlalb v9.4s, v11.8h, v0.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_116
+	JMP   added_160
 
-passed_115:
+passed_159:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_116:
+added_160:
 	SUBS $1, R3, R3
-	BEQ  keys_end_114
+	BEQ  keys_end_158
 	TST  $3, R3
-	BNE  step_112
+	BNE  step_156
 
-group_113:
+group_157:
 	FMOVQ (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F10
@@ -2784,9 +3125,9 @@ group_113:
 	WORD  $0x0fc1f9a7 // bfmlalb v7.4s, v13.8h, v1.h[4]
 	WORD  $0x0fe1f9a9 // bfmlalb v9.4s, v13.8h, v1.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_113
+	BNE   group_157
 
-keys_end_114:
+keys_end_158:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
@@ -2801,9 +3142,9 @@ keys_end_114:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_78:
+tile_104:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -2815,15 +3156,23 @@ tile_78:
 	FMOVQ 16(R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_117
+	CBZ   R7, plain_161
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_118
+	BEQ   leave_162
+	CMPW  R15, R7
+	BNE   scale_163
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_162
+
+scale_163:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
@@ -2834,10 +3183,17 @@ tile_78:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_118:
+leave_162:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_119
+	BEQ   leave_164
+	CMPW  R15, R7
+	BNE   scale_165
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_164
+
+scale_165:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
@@ -2848,10 +3204,17 @@ leave_118:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_119:
+leave_164:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_120
+	BEQ   leave_166
+	CMPW  R15, R7
+	BNE   scale_167
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_166
+
+scale_167:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
@@ -2862,18 +3225,18 @@ leave_119:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_120:
+leave_166:
 
-plain_117:
+plain_161:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_123
+	BLE  keys_end_170
 	TST  $3, R3
-	BEQ  group_122
+	BEQ  group_169
 
-step_121:
+step_168:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F10
@@ -2892,19 +3255,19 @@ step_121:
 	WORD  $0x0fc1f169 // bfmlalb v9.4s, v11.8h, v1.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_125
+	JMP   added_172
 
-passed_124:
+passed_171:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_125:
+added_172:
 	SUBS $1, R3, R3
-	BEQ  keys_end_123
+	BEQ  keys_end_170
 	TST  $3, R3
-	BNE  step_121
+	BNE  step_168
 
-group_122:
+group_169:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	ADD   R12, R5, R5
@@ -2978,9 +3341,9 @@ group_122:
 	WORD  $0x0fe2f1a7 // bfmlalb v7.4s, v13.8h, v2.h[2]
 	WORD  $0x0fc3f1a9 // bfmlalb v9.4s, v13.8h, v3.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_122
+	BNE   group_169
 
-keys_end_123:
+keys_end_170:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -2992,9 +3355,9 @@ keys_end_123:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_79:
+tile_105:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
@@ -3003,15 +3366,23 @@ tile_79:
 	FMOVQ 16(R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_126
+	CBZ   R7, plain_173
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_127
+	BEQ   leave_174
+	CMPW  R15, R7
+	BNE   scale_175
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_174
+
+scale_175:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
@@ -3022,10 +3393,17 @@ tile_79:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_127:
+leave_174:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_128
+	BEQ   leave_176
+	CMPW  R15, R7
+	BNE   scale_177
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_176
+
+scale_177:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
@@ -3036,18 +3414,18 @@ leave_127:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_128:
+leave_176:
 
-plain_126:
+plain_173:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_131
+	BLE  keys_end_180
 	TST  $3, R3
-	BEQ  group_130
+	BEQ  group_179
 
-step_129:
+step_178:
 	FMOVD (R5), F0
 	FMOVQ (R4), F6
 	FMOVQ 16(R4), F7
@@ -3061,19 +3439,19 @@ step_129:
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_133
+	JMP   added_182
 
-passed_132:
+passed_181:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_133:
+added_182:
 	SUBS $1, R3, R3
-	BEQ  keys_end_131
+	BEQ  keys_end_180
 	TST  $3, R3
-	BNE  step_129
+	BNE  step_178
 
-group_130:
+group_179:
 	FMOVD (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F6
@@ -3127,9 +3505,9 @@ group_130:
 	WORD  $0x0fc1f123 // bfmlalb v3.4s, v9.8h, v1.h[0]
 	WORD  $0x0fe1f125 // bfmlalb v5.4s, v9.8h, v1.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_130
+	BNE   group_179
 
-keys_end_131:
+keys_end_180:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
@@ -3138,23 +3516,31 @@ keys_end_131:
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-tile_80:
+tile_106:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_134
+	CBZ   R7, plain_183
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_135
+	BEQ   leave_184
+	CMPW  R15, R7
+	BNE   scale_185
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_184
+
+scale_185:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
@@ -3165,18 +3551,18 @@ tile_80:
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_135:
+leave_184:
 
-plain_134:
+plain_183:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_138
+	BLE  keys_end_188
 	TST  $3, R3
-	BEQ  group_137
+	BEQ  group_187
 
-step_136:
+step_186:
 	FMOVS (R5), F0
 	FMOVQ (R4), F4
 	FMOVQ 16(R4), F5
@@ -3186,19 +3572,19 @@ step_136:
 	WORD  $0x0fc0f0a3 // bfmlalb v3.4s, v5.8h, v0.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_140
+	JMP   added_190
 
-passed_139:
+passed_189:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_140:
+added_190:
 	SUBS $1, R3, R3
-	BEQ  keys_end_138
+	BEQ  keys_end_188
 	TST  $3, R3
-	BNE  step_136
+	BNE  step_186
 
-group_137:
+group_187:
 	FMOVS (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F4
@@ -3236,25 +3622,25 @@ group_137:
 	WORD  $0x4fd1f0e3 // bfmlalt v3.4s, v7.8h, v1.h[1]
 	WORD  $0x0fc1f0e3 // bfmlalb v3.4s, v7.8h, v1.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_137
+	BNE   group_187
 
-keys_end_138:
+keys_end_188:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_73
+	JMP   rows_99
 
-rows_end_74:
+rows_end_100:
 	ADD $32, R9, R9
 	SUB $8, R10, R10
 
-strip_end_72:
+strip_end_98:
 
-strip_141:
+strip_191:
 	CMP  $4, R10
-	BLT  strip_end_142
+	BLT  strip_end_192
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -3262,30 +3648,30 @@ strip_141:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_143:
+rows_193:
 	CMP $10, R2
-	BGT tile_145
+	BGT tile_195
 	CMP $8, R2
-	BGT tile_146
+	BGT tile_196
 	CMP $7, R2
-	BGT tile_145
+	BGT tile_195
 	CMP $6, R2
-	BGT tile_147
+	BGT tile_197
 	CMP $5, R2
-	BGT tile_146
+	BGT tile_196
 	CMP $4, R2
-	BGT tile_148
+	BGT tile_198
 	CMP $3, R2
-	BGT tile_147
+	BGT tile_197
 	CMP $2, R2
-	BGT tile_148
+	BGT tile_198
 	CMP $1, R2
-	BGT tile_149
+	BGT tile_199
 	CMP $0, R2
-	BGT tile_150
-	JMP rows_end_144
+	BGT tile_200
+	JMP rows_end_194
 
-tile_145:
+tile_195:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -3304,101 +3690,150 @@ tile_145:
 	FMOVQ (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_151
+	CBZ   R7, plain_201
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_152
+	BEQ   leave_202
+	CMPW  R15, R7
+	BNE   scale_203
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_202
+
+scale_203:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_152:
+leave_202:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_153
+	BEQ   leave_204
+	CMPW  R15, R7
+	BNE   scale_205
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_204
+
+scale_205:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_153:
+leave_204:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_154
+	BEQ   leave_206
+	CMPW  R15, R7
+	BNE   scale_207
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_206
+
+scale_207:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_154:
+leave_206:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_155
+	BEQ   leave_208
+	CMPW  R15, R7
+	BNE   scale_209
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_208
+
+scale_209:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_155:
+leave_208:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_156
+	BEQ   leave_210
+	CMPW  R15, R7
+	BNE   scale_211
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_210
+
+scale_211:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_156:
+leave_210:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_157
+	BEQ   leave_212
+	CMPW  R15, R7
+	BNE   scale_213
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_212
+
+scale_213:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_157:
+leave_212:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_158
+	BEQ   leave_214
+	CMPW  R15, R7
+	BNE   scale_215
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_214
+
+scale_215:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_158:
+leave_214:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_159
+	BEQ   leave_216
+	CMPW  R15, R7
+	BNE   scale_217
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_216
+
+scale_217:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_159:
+leave_216:
 
-plain_151:
+plain_201:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_162
+	BLE  keys_end_220
 
-step_160:
+step_218:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F12
@@ -3420,17 +3855,17 @@ step_160:
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_164
+	JMP   added_222
 
-passed_163:
+passed_221:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_164:
+added_222:
 	SUBS $1, R3, R3
-	BNE  step_160
+	BNE  step_218
 
-keys_end_162:
+keys_end_220:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -3449,9 +3884,9 @@ keys_end_162:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_146:
+tile_196:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -3466,81 +3901,118 @@ tile_146:
 	FMOVQ (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_165
+	CBZ   R7, plain_223
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_166
+	BEQ   leave_224
+	CMPW  R15, R7
+	BNE   scale_225
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_224
+
+scale_225:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_166:
+leave_224:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_167
+	BEQ   leave_226
+	CMPW  R15, R7
+	BNE   scale_227
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_226
+
+scale_227:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_167:
+leave_226:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_168
+	BEQ   leave_228
+	CMPW  R15, R7
+	BNE   scale_229
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_228
+
+scale_229:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_168:
+leave_228:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_169
+	BEQ   leave_230
+	CMPW  R15, R7
+	BNE   scale_231
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_230
+
+scale_231:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_169:
+leave_230:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_170
+	BEQ   leave_232
+	CMPW  R15, R7
+	BNE   scale_233
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_232
+
+scale_233:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_170:
+leave_232:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_171
+	BEQ   leave_234
+	CMPW  R15, R7
+	BNE   scale_235
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_234
+
+scale_235:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_171:
+leave_234:
 
-plain_165:
+plain_223:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_174
+	BLE  keys_end_238
 
-step_172:
+step_236:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F10
@@ -3558,17 +4030,17 @@ step_172:
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_176
+	JMP   added_240
 
-passed_175:
+passed_239:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_176:
+added_240:
 	SUBS $1, R3, R3
-	BNE  step_172
+	BNE  step_236
 
-keys_end_174:
+keys_end_238:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -3583,9 +4055,9 @@ keys_end_174:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_147:
+tile_197:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
@@ -3596,61 +4068,86 @@ tile_147:
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_177
+	CBZ   R7, plain_241
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_178
+	BEQ   leave_242
+	CMPW  R15, R7
+	BNE   scale_243
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_242
+
+scale_243:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_178:
+leave_242:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_179
+	BEQ   leave_244
+	CMPW  R15, R7
+	BNE   scale_245
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_244
+
+scale_245:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_179:
+leave_244:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_180
+	BEQ   leave_246
+	CMPW  R15, R7
+	BNE   scale_247
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_246
+
+scale_247:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_180:
+leave_246:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_181
+	BEQ   leave_248
+	CMPW  R15, R7
+	BNE   scale_249
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_248
+
+scale_249:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_181:
+leave_248:
 
-plain_177:
+plain_241:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_184
+	BLE  keys_end_252
 
-step_182:
+step_250:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F6
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
@@ -3663,17 +4160,17 @@ step_182:
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_186
+	JMP   added_254
 
-passed_185:
+passed_253:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_186:
+added_254:
 	SUBS $1, R3, R3
-	BNE  step_182
+	BNE  step_250
 
-keys_end_184:
+keys_end_252:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F3, (R1)
@@ -3684,9 +4181,9 @@ keys_end_184:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_148:
+tile_198:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -3695,51 +4192,70 @@ tile_148:
 	FMOVQ (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_187
+	CBZ   R7, plain_255
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_188
+	BEQ   leave_256
+	CMPW  R15, R7
+	BNE   scale_257
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_256
+
+scale_257:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_188:
+leave_256:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_189
+	BEQ   leave_258
+	CMPW  R15, R7
+	BNE   scale_259
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_258
+
+scale_259:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_189:
+leave_258:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_190
+	BEQ   leave_260
+	CMPW  R15, R7
+	BNE   scale_261
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_260
+
+scale_261:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_190:
+leave_260:
 
-plain_187:
+plain_255:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_193
+	BLE  keys_end_264
 
-step_191:
+step_262:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F7
@@ -3751,17 +4267,17 @@ step_191:
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_195
+	JMP   added_266
 
-passed_194:
+passed_265:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_195:
+added_266:
 	SUBS $1, R3, R3
-	BNE  step_191
+	BNE  step_262
 
-keys_end_193:
+keys_end_264:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -3770,50 +4286,63 @@ keys_end_193:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_149:
+tile_199:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_196
+	CBZ   R7, plain_267
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_197
+	BEQ   leave_268
+	CMPW  R15, R7
+	BNE   scale_269
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_268
+
+scale_269:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_197:
+leave_268:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_198
+	BEQ   leave_270
+	CMPW  R15, R7
+	BNE   scale_271
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_270
+
+scale_271:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_198:
+leave_270:
 
-plain_196:
+plain_267:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_201
+	BLE  keys_end_274
 
-step_199:
+step_272:
 	FMOVD (R5), F0
 	FMOVQ (R4), F4
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
@@ -3822,87 +4351,94 @@ step_199:
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_203
+	JMP   added_276
 
-passed_202:
+passed_275:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_203:
+added_276:
 	SUBS $1, R3, R3
-	BNE  step_199
+	BNE  step_272
 
-keys_end_201:
+keys_end_274:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-tile_150:
+tile_200:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_204
+	CBZ   R7, plain_277
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_205
+	BEQ   leave_278
+	CMPW  R15, R7
+	BNE   scale_279
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_278
+
+scale_279:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_205:
+leave_278:
 
-plain_204:
+plain_277:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_208
+	BLE  keys_end_282
 
-step_206:
+step_280:
 	FMOVS (R5), F0
 	FMOVQ (R4), F3
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_210
+	JMP   added_284
 
-passed_209:
+passed_283:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_210:
+added_284:
 	SUBS $1, R3, R3
-	BNE  step_206
+	BNE  step_280
 
-keys_end_208:
+keys_end_282:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_143
+	JMP   rows_193
 
-rows_end_144:
+rows_end_194:
 	ADD $16, R9, R9
 	SUB $4, R10, R10
 
-strip_end_142:
+strip_end_192:
 
-strip_211:
+strip_285:
 	CMP  $2, R10
-	BLT  strip_end_212
+	BLT  strip_end_286
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -3910,30 +4446,30 @@ strip_211:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_213:
+rows_287:
 	CMP $10, R2
-	BGT tile_215
+	BGT tile_289
 	CMP $8, R2
-	BGT tile_216
+	BGT tile_290
 	CMP $7, R2
-	BGT tile_215
+	BGT tile_289
 	CMP $6, R2
-	BGT tile_217
+	BGT tile_291
 	CMP $5, R2
-	BGT tile_216
+	BGT tile_290
 	CMP $4, R2
-	BGT tile_218
+	BGT tile_292
 	CMP $3, R2
-	BGT tile_217
+	BGT tile_291
 	CMP $2, R2
-	BGT tile_218
+	BGT tile_292
 	CMP $1, R2
-	BGT tile_219
+	BGT tile_293
 	CMP $0, R2
-	BGT tile_220
-	JMP rows_end_214
+	BGT tile_294
+	JMP rows_end_288
 
-tile_215:
+tile_289:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -3952,101 +4488,150 @@ tile_215:
 	FMOVD (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_221
+	CBZ   R7, plain_295
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_222
+	BEQ   leave_296
+	CMPW  R15, R7
+	BNE   scale_297
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_296
+
+scale_297:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_222:
+leave_296:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_223
+	BEQ   leave_298
+	CMPW  R15, R7
+	BNE   scale_299
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_298
+
+scale_299:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_223:
+leave_298:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_224
+	BEQ   leave_300
+	CMPW  R15, R7
+	BNE   scale_301
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_300
+
+scale_301:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_224:
+leave_300:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_225
+	BEQ   leave_302
+	CMPW  R15, R7
+	BNE   scale_303
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_302
+
+scale_303:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_225:
+leave_302:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_226
+	BEQ   leave_304
+	CMPW  R15, R7
+	BNE   scale_305
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_304
+
+scale_305:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_226:
+leave_304:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_227
+	BEQ   leave_306
+	CMPW  R15, R7
+	BNE   scale_307
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_306
+
+scale_307:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_227:
+leave_306:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_228
+	BEQ   leave_308
+	CMPW  R15, R7
+	BNE   scale_309
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_308
+
+scale_309:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_228:
+leave_308:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_229
+	BEQ   leave_310
+	CMPW  R15, R7
+	BNE   scale_311
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_310
+
+scale_311:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_229:
+leave_310:
 
-plain_221:
+plain_295:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_232
+	BLE  keys_end_314
 
-step_230:
+step_312:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVD (R4), F12
@@ -4068,17 +4653,17 @@ step_230:
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_234
+	JMP   added_316
 
-passed_233:
+passed_315:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_234:
+added_316:
 	SUBS $1, R3, R3
-	BNE  step_230
+	BNE  step_312
 
-keys_end_232:
+keys_end_314:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -4097,9 +4682,9 @@ keys_end_232:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_216:
+tile_290:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -4114,81 +4699,118 @@ tile_216:
 	FMOVD (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_235
+	CBZ   R7, plain_317
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_236
+	BEQ   leave_318
+	CMPW  R15, R7
+	BNE   scale_319
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_318
+
+scale_319:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_236:
+leave_318:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_237
+	BEQ   leave_320
+	CMPW  R15, R7
+	BNE   scale_321
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_320
+
+scale_321:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_237:
+leave_320:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_238
+	BEQ   leave_322
+	CMPW  R15, R7
+	BNE   scale_323
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_322
+
+scale_323:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_238:
+leave_322:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_239
+	BEQ   leave_324
+	CMPW  R15, R7
+	BNE   scale_325
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_324
+
+scale_325:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_239:
+leave_324:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_240
+	BEQ   leave_326
+	CMPW  R15, R7
+	BNE   scale_327
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_326
+
+scale_327:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_240:
+leave_326:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_241
+	BEQ   leave_328
+	CMPW  R15, R7
+	BNE   scale_329
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_328
+
+scale_329:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_241:
+leave_328:
 
-plain_235:
+plain_317:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_244
+	BLE  keys_end_332
 
-step_242:
+step_330:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVD (R4), F10
@@ -4206,17 +4828,17 @@ step_242:
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_246
+	JMP   added_334
 
-passed_245:
+passed_333:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_246:
+added_334:
 	SUBS $1, R3, R3
-	BNE  step_242
+	BNE  step_330
 
-keys_end_244:
+keys_end_332:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -4231,9 +4853,9 @@ keys_end_244:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_217:
+tile_291:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
@@ -4244,61 +4866,86 @@ tile_217:
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_247
+	CBZ   R7, plain_335
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_248
+	BEQ   leave_336
+	CMPW  R15, R7
+	BNE   scale_337
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_336
+
+scale_337:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_248:
+leave_336:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_249
+	BEQ   leave_338
+	CMPW  R15, R7
+	BNE   scale_339
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_338
+
+scale_339:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_249:
+leave_338:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_250
+	BEQ   leave_340
+	CMPW  R15, R7
+	BNE   scale_341
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_340
+
+scale_341:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_250:
+leave_340:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_251
+	BEQ   leave_342
+	CMPW  R15, R7
+	BNE   scale_343
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_342
+
+scale_343:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_251:
+leave_342:
 
-plain_247:
+plain_335:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_254
+	BLE  keys_end_346
 
-step_252:
+step_344:
 	FMOVQ (R5), F0
 	FMOVD (R4), F6
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
@@ -4311,17 +4958,17 @@ step_252:
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_256
+	JMP   added_348
 
-passed_255:
+passed_347:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_256:
+added_348:
 	SUBS $1, R3, R3
-	BNE  step_252
+	BNE  step_344
 
-keys_end_254:
+keys_end_346:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	FMOVD F3, (R1)
@@ -4332,9 +4979,9 @@ keys_end_254:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_218:
+tile_292:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -4343,51 +4990,70 @@ tile_218:
 	FMOVD (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_257
+	CBZ   R7, plain_349
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_258
+	BEQ   leave_350
+	CMPW  R15, R7
+	BNE   scale_351
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_350
+
+scale_351:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_258:
+leave_350:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_259
+	BEQ   leave_352
+	CMPW  R15, R7
+	BNE   scale_353
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_352
+
+scale_353:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_259:
+leave_352:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_260
+	BEQ   leave_354
+	CMPW  R15, R7
+	BNE   scale_355
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_354
+
+scale_355:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_260:
+leave_354:
 
-plain_257:
+plain_349:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_263
+	BLE  keys_end_358
 
-step_261:
+step_356:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVD (R4), F7
@@ -4399,17 +5065,17 @@ step_261:
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_265
+	JMP   added_360
 
-passed_264:
+passed_359:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_265:
+added_360:
 	SUBS $1, R3, R3
-	BNE  step_261
+	BNE  step_356
 
-keys_end_263:
+keys_end_358:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -4418,50 +5084,63 @@ keys_end_263:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_219:
+tile_293:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_266
+	CBZ   R7, plain_361
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_267
+	BEQ   leave_362
+	CMPW  R15, R7
+	BNE   scale_363
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_362
+
+scale_363:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_267:
+leave_362:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_268
+	BEQ   leave_364
+	CMPW  R15, R7
+	BNE   scale_365
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_364
+
+scale_365:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_268:
+leave_364:
 
-plain_266:
+plain_361:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_271
+	BLE  keys_end_368
 
-step_269:
+step_366:
 	FMOVD (R5), F0
 	FMOVD (R4), F4
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
@@ -4470,87 +5149,94 @@ step_269:
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_273
+	JMP   added_370
 
-passed_272:
+passed_369:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_273:
+added_370:
 	SUBS $1, R3, R3
-	BNE  step_269
+	BNE  step_366
 
-keys_end_271:
+keys_end_368:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-tile_220:
+tile_294:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_274
+	CBZ   R7, plain_371
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_275
+	BEQ   leave_372
+	CMPW  R15, R7
+	BNE   scale_373
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_372
+
+scale_373:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_275:
+leave_372:
 
-plain_274:
+plain_371:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_278
+	BLE  keys_end_376
 
-step_276:
+step_374:
 	FMOVS (R5), F0
 	FMOVD (R4), F3
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_280
+	JMP   added_378
 
-passed_279:
+passed_377:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_280:
+added_378:
 	SUBS $1, R3, R3
-	BNE  step_276
+	BNE  step_374
 
-keys_end_278:
+keys_end_376:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_213
+	JMP   rows_287
 
-rows_end_214:
+rows_end_288:
 	ADD $8, R9, R9
 	SUB $2, R10, R10
 
-strip_end_212:
+strip_end_286:
 
-strip_281:
+strip_379:
 	CMP  $1, R10
-	BLT  strip_end_282
+	BLT  strip_end_380
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -4558,30 +5244,30 @@ strip_281:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_283:
+rows_381:
 	CMP $10, R2
-	BGT tile_285
+	BGT tile_383
 	CMP $8, R2
-	BGT tile_286
+	BGT tile_384
 	CMP $7, R2
-	BGT tile_285
+	BGT tile_383
 	CMP $6, R2
-	BGT tile_287
+	BGT tile_385
 	CMP $5, R2
-	BGT tile_286
+	BGT tile_384
 	CMP $4, R2
-	BGT tile_288
+	BGT tile_386
 	CMP $3, R2
-	BGT tile_287
+	BGT tile_385
 	CMP $2, R2
-	BGT tile_288
+	BGT tile_386
 	CMP $1, R2
-	BGT tile_289
+	BGT tile_387
 	CMP $0, R2
-	BGT tile_290
-	JMP rows_end_284
+	BGT tile_388
+	JMP rows_end_382
 
-tile_285:
+tile_383:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -4600,101 +5286,150 @@ tile_285:
 	FMOVS (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_291
+	CBZ   R7, plain_389
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_292
+	BEQ   leave_390
+	CMPW  R15, R7
+	BNE   scale_391
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_390
+
+scale_391:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_292:
+leave_390:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_293
+	BEQ   leave_392
+	CMPW  R15, R7
+	BNE   scale_393
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_392
+
+scale_393:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_293:
+leave_392:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_294
+	BEQ   leave_394
+	CMPW  R15, R7
+	BNE   scale_395
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_394
+
+scale_395:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_294:
+leave_394:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_295
+	BEQ   leave_396
+	CMPW  R15, R7
+	BNE   scale_397
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_396
+
+scale_397:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_295:
+leave_396:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_296
+	BEQ   leave_398
+	CMPW  R15, R7
+	BNE   scale_399
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_398
+
+scale_399:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_296:
+leave_398:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_297
+	BEQ   leave_400
+	CMPW  R15, R7
+	BNE   scale_401
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_400
+
+scale_401:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_297:
+leave_400:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_298
+	BEQ   leave_402
+	CMPW  R15, R7
+	BNE   scale_403
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_402
+
+scale_403:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_298:
+leave_402:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_299
+	BEQ   leave_404
+	CMPW  R15, R7
+	BNE   scale_405
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_404
+
+scale_405:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_299:
+leave_404:
 
-plain_291:
+plain_389:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_302
+	BLE  keys_end_408
 
-step_300:
+step_406:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVS (R4), F12
@@ -4716,17 +5451,17 @@ step_300:
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_304
+	JMP   added_410
 
-passed_303:
+passed_409:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_304:
+added_410:
 	SUBS $1, R3, R3
-	BNE  step_300
+	BNE  step_406
 
-keys_end_302:
+keys_end_408:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -4745,9 +5480,9 @@ keys_end_302:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_286:
+tile_384:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -4762,81 +5497,118 @@ tile_286:
 	FMOVS (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_305
+	CBZ   R7, plain_411
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_306
+	BEQ   leave_412
+	CMPW  R15, R7
+	BNE   scale_413
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_412
+
+scale_413:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_306:
+leave_412:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_307
+	BEQ   leave_414
+	CMPW  R15, R7
+	BNE   scale_415
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_414
+
+scale_415:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_307:
+leave_414:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_308
+	BEQ   leave_416
+	CMPW  R15, R7
+	BNE   scale_417
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_416
+
+scale_417:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_308:
+leave_416:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_309
+	BEQ   leave_418
+	CMPW  R15, R7
+	BNE   scale_419
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_418
+
+scale_419:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_309:
+leave_418:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_310
+	BEQ   leave_420
+	CMPW  R15, R7
+	BNE   scale_421
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_420
+
+scale_421:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_310:
+leave_420:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_311
+	BEQ   leave_422
+	CMPW  R15, R7
+	BNE   scale_423
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_422
+
+scale_423:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_311:
+leave_422:
 
-plain_305:
+plain_411:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_314
+	BLE  keys_end_426
 
-step_312:
+step_424:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVS (R4), F10
@@ -4854,17 +5626,17 @@ step_312:
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_316
+	JMP   added_428
 
-passed_315:
+passed_427:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_316:
+added_428:
 	SUBS $1, R3, R3
-	BNE  step_312
+	BNE  step_424
 
-keys_end_314:
+keys_end_426:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -4879,9 +5651,9 @@ keys_end_314:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_287:
+tile_385:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
@@ -4892,61 +5664,86 @@ tile_287:
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_317
+	CBZ   R7, plain_429
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_318
+	BEQ   leave_430
+	CMPW  R15, R7
+	BNE   scale_431
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_430
+
+scale_431:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_318:
+leave_430:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_319
+	BEQ   leave_432
+	CMPW  R15, R7
+	BNE   scale_433
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_432
+
+scale_433:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_319:
+leave_432:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_320
+	BEQ   leave_434
+	CMPW  R15, R7
+	BNE   scale_435
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_434
+
+scale_435:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_320:
+leave_434:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_321
+	BEQ   leave_436
+	CMPW  R15, R7
+	BNE   scale_437
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_436
+
+scale_437:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_321:
+leave_436:
 
-plain_317:
+plain_429:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_324
+	BLE  keys_end_440
 
-step_322:
+step_438:
 	FMOVQ (R5), F0
 	FMOVS (R4), F6
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
@@ -4959,17 +5756,17 @@ step_322:
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_326
+	JMP   added_442
 
-passed_325:
+passed_441:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_326:
+added_442:
 	SUBS $1, R3, R3
-	BNE  step_322
+	BNE  step_438
 
-keys_end_324:
+keys_end_440:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	FMOVS F3, (R1)
@@ -4980,9 +5777,9 @@ keys_end_324:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_288:
+tile_386:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -4991,51 +5788,70 @@ tile_288:
 	FMOVS (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_327
+	CBZ   R7, plain_443
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_328
+	BEQ   leave_444
+	CMPW  R15, R7
+	BNE   scale_445
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_444
+
+scale_445:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_328:
+leave_444:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_329
+	BEQ   leave_446
+	CMPW  R15, R7
+	BNE   scale_447
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_446
+
+scale_447:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_329:
+leave_446:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_330
+	BEQ   leave_448
+	CMPW  R15, R7
+	BNE   scale_449
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_448
+
+scale_449:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_330:
+leave_448:
 
-plain_327:
+plain_443:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_333
+	BLE  keys_end_452
 
-step_331:
+step_450:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVS (R4), F7
@@ -5047,17 +5863,17 @@ step_331:
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_335
+	JMP   added_454
 
-passed_334:
+passed_453:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_335:
+added_454:
 	SUBS $1, R3, R3
-	BNE  step_331
+	BNE  step_450
 
-keys_end_333:
+keys_end_452:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -5066,50 +5882,63 @@ keys_end_333:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_289:
+tile_387:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_336
+	CBZ   R7, plain_455
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_337
+	BEQ   leave_456
+	CMPW  R15, R7
+	BNE   scale_457
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_456
+
+scale_457:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_337:
+leave_456:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_338
+	BEQ   leave_458
+	CMPW  R15, R7
+	BNE   scale_459
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_458
+
+scale_459:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_338:
+leave_458:
 
-plain_336:
+plain_455:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_341
+	BLE  keys_end_462
 
-step_339:
+step_460:
 	FMOVD (R5), F0
 	FMOVS (R4), F4
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
@@ -5118,83 +5947,90 @@ step_339:
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_343
+	JMP   added_464
 
-passed_342:
+passed_463:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_343:
+added_464:
 	SUBS $1, R3, R3
-	BNE  step_339
+	BNE  step_460
 
-keys_end_341:
+keys_end_462:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-tile_290:
+tile_388:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_344
+	CBZ   R7, plain_465
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R15
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_345
+	BEQ   leave_466
+	CMPW  R15, R7
+	BNE   scale_467
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_466
+
+scale_467:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_345:
+leave_466:
 
-plain_344:
+plain_465:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_348
+	BLE  keys_end_470
 
-step_346:
+step_468:
 	FMOVS (R5), F0
 	FMOVS (R4), F3
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 	ADD   R12, R5, R5
 	ADD   R11, R4, R4
-	JMP   added_350
+	JMP   added_472
 
-passed_349:
+passed_471:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_350:
+added_472:
 	SUBS $1, R3, R3
-	BNE  step_346
+	BNE  step_468
 
-keys_end_348:
+keys_end_470:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_283
+	JMP   rows_381
 
-rows_end_284:
+rows_end_382:
 	ADD $4, R9, R9
 	SUB $1, R10, R10
 
-strip_end_282:
+strip_end_380:
 	RET
 
 // func ValueTilePairsMasked(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
@@ -5285,9 +6121,18 @@ tile_5:
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V28.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
 	BEQ   leave_12
+	CMPW  R19, R7
+	BNE   scale_13
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_12
+
+scale_13:
 	FMOVS R7, F29
 	WORD  $0x4f9d9084 // fmul v4.4s, v4.4s, v29.s[0]
 	WORD  $0x4ea0f89e // fabs v30.4s, v4.4s
@@ -5305,7 +6150,15 @@ tile_5:
 leave_12:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_13
+	BEQ   leave_14
+	CMPW  R19, R7
+	BNE   scale_15
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_14
+
+scale_15:
 	FMOVS R7, F29
 	WORD  $0x4f9d90e7 // fmul v7.4s, v7.4s, v29.s[0]
 	WORD  $0x4ea0f8fe // fabs v30.4s, v7.4s
@@ -5320,10 +6173,18 @@ leave_12:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V9.B16, V9.B16
 
-leave_13:
+leave_14:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_14
+	BEQ   leave_16
+	CMPW  R19, R7
+	BNE   scale_17
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_16
+
+scale_17:
 	FMOVS R7, F29
 	WORD  $0x4f9d914a // fmul v10.4s, v10.4s, v29.s[0]
 	WORD  $0x4ea0f95e // fabs v30.4s, v10.4s
@@ -5338,10 +6199,18 @@ leave_13:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V12.B16, V12.B16
 
-leave_14:
+leave_16:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_15
+	BEQ   leave_18
+	CMPW  R19, R7
+	BNE   scale_19
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_18
+
+scale_19:
 	FMOVS R7, F29
 	WORD  $0x4f9d91ad // fmul v13.4s, v13.4s, v29.s[0]
 	WORD  $0x4ea0f9be // fabs v30.4s, v13.4s
@@ -5356,10 +6225,18 @@ leave_14:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V15.B16, V15.B16
 
-leave_15:
+leave_18:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_16
+	BEQ   leave_20
+	CMPW  R19, R7
+	BNE   scale_21
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_20
+
+scale_21:
 	FMOVS R7, F29
 	WORD  $0x4f9d9210 // fmul v16.4s, v16.4s, v29.s[0]
 	WORD  $0x4ea0fa1e // fabs v30.4s, v16.4s
@@ -5374,10 +6251,18 @@ leave_15:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V18.B16, V18.B16
 
-leave_16:
+leave_20:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_17
+	BEQ   leave_22
+	CMPW  R19, R7
+	BNE   scale_23
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	JMP   leave_22
+
+scale_23:
 	FMOVS R7, F29
 	WORD  $0x4f9d9273 // fmul v19.4s, v19.4s, v29.s[0]
 	WORD  $0x4ea0fa7e // fabs v30.4s, v19.4s
@@ -5392,10 +6277,18 @@ leave_16:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V21.B16, V21.B16
 
-leave_17:
+leave_22:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_18
+	BEQ   leave_24
+	CMPW  R19, R7
+	BNE   scale_25
+	VEOR  V22.B16, V22.B16, V22.B16
+	VEOR  V23.B16, V23.B16, V23.B16
+	VEOR  V24.B16, V24.B16, V24.B16
+	JMP   leave_24
+
+scale_25:
 	FMOVS R7, F29
 	WORD  $0x4f9d92d6 // fmul v22.4s, v22.4s, v29.s[0]
 	WORD  $0x4ea0fade // fabs v30.4s, v22.4s
@@ -5410,10 +6303,18 @@ leave_17:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V24.B16, V24.B16
 
-leave_18:
+leave_24:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_19
+	BEQ   leave_26
+	CMPW  R19, R7
+	BNE   scale_27
+	VEOR  V25.B16, V25.B16, V25.B16
+	VEOR  V26.B16, V26.B16, V26.B16
+	VEOR  V27.B16, V27.B16, V27.B16
+	JMP   leave_26
+
+scale_27:
 	FMOVS R7, F29
 	WORD  $0x4f9d9339 // fmul v25.4s, v25.4s, v29.s[0]
 	WORD  $0x4ea0fb3e // fabs v30.4s, v25.4s
@@ -5428,32 +6329,32 @@ leave_18:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V27.B16, V27.B16
 
-leave_19:
+leave_26:
 
 plain_11:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_22
+	BLE  keys_end_30
 	TST  $3, R3
-	BEQ  group_21
+	BEQ  group_29
 
-step_20:
+step_28:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_23
+	BEQ  passed_31
 
-seen_25:
+seen_33:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F28
@@ -5461,147 +6362,147 @@ seen_25:
 	FMOVQ 32(R4), F30
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_26
+	BEQ   skip_34
 	WORD  $0x4fd0f384 // bfmlalt v4.4s, v28.8h, v0.h[1]
 	WORD  $0x4fd0f3a5 // bfmlalt v5.4s, v29.8h, v0.h[1]
 	WORD  $0x4fd0f3c6 // bfmlalt v6.4s, v30.8h, v0.h[1]
 
-skip_26:
+skip_34:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_27
+	BEQ   skip_35
 	WORD  $0x0fc0f384 // bfmlalb v4.4s, v28.8h, v0.h[0]
 	WORD  $0x0fc0f3a5 // bfmlalb v5.4s, v29.8h, v0.h[0]
 	WORD  $0x0fc0f3c6 // bfmlalb v6.4s, v30.8h, v0.h[0]
 
-skip_27:
+skip_35:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_28
+	BEQ   skip_36
 	WORD  $0x4ff0f387 // bfmlalt v7.4s, v28.8h, v0.h[3]
 	WORD  $0x4ff0f3a8 // bfmlalt v8.4s, v29.8h, v0.h[3]
 	WORD  $0x4ff0f3c9 // bfmlalt v9.4s, v30.8h, v0.h[3]
 
-skip_28:
+skip_36:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_29
+	BEQ   skip_37
 	WORD  $0x0fe0f387 // bfmlalb v7.4s, v28.8h, v0.h[2]
 	WORD  $0x0fe0f3a8 // bfmlalb v8.4s, v29.8h, v0.h[2]
 	WORD  $0x0fe0f3c9 // bfmlalb v9.4s, v30.8h, v0.h[2]
 
-skip_29:
+skip_37:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_30
+	BEQ   skip_38
 	WORD  $0x4fd0fb8a // bfmlalt v10.4s, v28.8h, v0.h[5]
 	WORD  $0x4fd0fbab // bfmlalt v11.4s, v29.8h, v0.h[5]
 	WORD  $0x4fd0fbcc // bfmlalt v12.4s, v30.8h, v0.h[5]
 
-skip_30:
+skip_38:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_31
+	BEQ   skip_39
 	WORD  $0x0fc0fb8a // bfmlalb v10.4s, v28.8h, v0.h[4]
 	WORD  $0x0fc0fbab // bfmlalb v11.4s, v29.8h, v0.h[4]
 	WORD  $0x0fc0fbcc // bfmlalb v12.4s, v30.8h, v0.h[4]
 
-skip_31:
+skip_39:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_32
+	BEQ   skip_40
 	WORD  $0x4ff0fb8d // bfmlalt v13.4s, v28.8h, v0.h[7]
 	WORD  $0x4ff0fbae // bfmlalt v14.4s, v29.8h, v0.h[7]
 	WORD  $0x4ff0fbcf // bfmlalt v15.4s, v30.8h, v0.h[7]
 
-skip_32:
+skip_40:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_33
+	BEQ   skip_41
 	WORD  $0x0fe0fb8d // bfmlalb v13.4s, v28.8h, v0.h[6]
 	WORD  $0x0fe0fbae // bfmlalb v14.4s, v29.8h, v0.h[6]
 	WORD  $0x0fe0fbcf // bfmlalb v15.4s, v30.8h, v0.h[6]
 
-skip_33:
+skip_41:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_34
+	BEQ   skip_42
 	WORD  $0x4fd1f390 // bfmlalt v16.4s, v28.8h, v1.h[1]
 	WORD  $0x4fd1f3b1 // bfmlalt v17.4s, v29.8h, v1.h[1]
 	WORD  $0x4fd1f3d2 // bfmlalt v18.4s, v30.8h, v1.h[1]
 
-skip_34:
+skip_42:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_35
+	BEQ   skip_43
 	WORD  $0x0fc1f390 // bfmlalb v16.4s, v28.8h, v1.h[0]
 	WORD  $0x0fc1f3b1 // bfmlalb v17.4s, v29.8h, v1.h[0]
 	WORD  $0x0fc1f3d2 // bfmlalb v18.4s, v30.8h, v1.h[0]
 
-skip_35:
+skip_43:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_36
+	BEQ   skip_44
 	WORD  $0x4ff1f393 // bfmlalt v19.4s, v28.8h, v1.h[3]
 	WORD  $0x4ff1f3b4 // bfmlalt v20.4s, v29.8h, v1.h[3]
 	WORD  $0x4ff1f3d5 // bfmlalt v21.4s, v30.8h, v1.h[3]
 
-skip_36:
+skip_44:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_37
+	BEQ   skip_45
 	WORD  $0x0fe1f393 // bfmlalb v19.4s, v28.8h, v1.h[2]
 	WORD  $0x0fe1f3b4 // bfmlalb v20.4s, v29.8h, v1.h[2]
 	WORD  $0x0fe1f3d5 // bfmlalb v21.4s, v30.8h, v1.h[2]
 
-skip_37:
+skip_45:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_38
+	BEQ   skip_46
 	WORD  $0x4fd1fb96 // bfmlalt v22.4s, v28.8h, v1.h[5]
 	WORD  $0x4fd1fbb7 // bfmlalt v23.4s, v29.8h, v1.h[5]
 	WORD  $0x4fd1fbd8 // bfmlalt v24.4s, v30.8h, v1.h[5]
 
-skip_38:
+skip_46:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_39
+	BEQ   skip_47
 	WORD  $0x0fc1fb96 // bfmlalb v22.4s, v28.8h, v1.h[4]
 	WORD  $0x0fc1fbb7 // bfmlalb v23.4s, v29.8h, v1.h[4]
 	WORD  $0x0fc1fbd8 // bfmlalb v24.4s, v30.8h, v1.h[4]
 
-skip_39:
+skip_47:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_40
+	BEQ   skip_48
 	WORD  $0x4ff1fb99 // bfmlalt v25.4s, v28.8h, v1.h[7]
 	WORD  $0x4ff1fbba // bfmlalt v26.4s, v29.8h, v1.h[7]
 	WORD  $0x4ff1fbdb // bfmlalt v27.4s, v30.8h, v1.h[7]
 
-skip_40:
+skip_48:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_41
+	BEQ   skip_49
 	WORD  $0x0fe1fb99 // bfmlalb v25.4s, v28.8h, v1.h[6]
 	WORD  $0x0fe1fbba // bfmlalb v26.4s, v29.8h, v1.h[6]
 	WORD  $0x0fe1fbdb // bfmlalb v27.4s, v30.8h, v1.h[6]
 
-skip_41:
+skip_49:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_24
+	JMP added_32
 
-passed_23:
+passed_31:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_24:
+added_32:
 	SUBS $1, R3, R3
-	BEQ  keys_end_22
+	BEQ  keys_end_30
 	TST  $3, R3
-	BNE  step_20
+	BNE  step_28
 
-group_21:
+group_29:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -5638,7 +6539,7 @@ group_21:
 	MOVD  24(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_20
+	BNE   step_28
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	ADD   R12, R5, R5
@@ -5860,9 +6761,9 @@ group_21:
 	WORD  $0x0fc3fbf8 // bfmlalb v24.4s, v31.8h, v3.h[4]
 	WORD  $0x0fe3fbfb // bfmlalb v27.4s, v31.8h, v3.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_21
+	BNE   group_29
 
-keys_end_22:
+keys_end_30:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -5926,15 +6827,24 @@ tile_6:
 	FMOVQ 32(R6), F21
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_42
+	CBZ   R7, plain_50
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V22.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_43
+	BEQ   leave_51
+	CMPW  R19, R7
+	BNE   scale_52
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_51
+
+scale_52:
 	FMOVS R7, F23
 	WORD  $0x4f979084 // fmul v4.4s, v4.4s, v23.s[0]
 	WORD  $0x4ea0f898 // fabs v24.4s, v4.4s
@@ -5949,10 +6859,18 @@ tile_6:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V6.B16, V6.B16
 
-leave_43:
+leave_51:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_44
+	BEQ   leave_53
+	CMPW  R19, R7
+	BNE   scale_54
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_53
+
+scale_54:
 	FMOVS R7, F23
 	WORD  $0x4f9790e7 // fmul v7.4s, v7.4s, v23.s[0]
 	WORD  $0x4ea0f8f8 // fabs v24.4s, v7.4s
@@ -5967,10 +6885,18 @@ leave_43:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V9.B16, V9.B16
 
-leave_44:
+leave_53:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_45
+	BEQ   leave_55
+	CMPW  R19, R7
+	BNE   scale_56
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_55
+
+scale_56:
 	FMOVS R7, F23
 	WORD  $0x4f97914a // fmul v10.4s, v10.4s, v23.s[0]
 	WORD  $0x4ea0f958 // fabs v24.4s, v10.4s
@@ -5985,10 +6911,18 @@ leave_44:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V12.B16, V12.B16
 
-leave_45:
+leave_55:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_46
+	BEQ   leave_57
+	CMPW  R19, R7
+	BNE   scale_58
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_57
+
+scale_58:
 	FMOVS R7, F23
 	WORD  $0x4f9791ad // fmul v13.4s, v13.4s, v23.s[0]
 	WORD  $0x4ea0f9b8 // fabs v24.4s, v13.4s
@@ -6003,10 +6937,18 @@ leave_45:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V15.B16, V15.B16
 
-leave_46:
+leave_57:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_47
+	BEQ   leave_59
+	CMPW  R19, R7
+	BNE   scale_60
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_59
+
+scale_60:
 	FMOVS R7, F23
 	WORD  $0x4f979210 // fmul v16.4s, v16.4s, v23.s[0]
 	WORD  $0x4ea0fa18 // fabs v24.4s, v16.4s
@@ -6021,10 +6963,18 @@ leave_46:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V18.B16, V18.B16
 
-leave_47:
+leave_59:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_48
+	BEQ   leave_61
+	CMPW  R19, R7
+	BNE   scale_62
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	JMP   leave_61
+
+scale_62:
 	FMOVS R7, F23
 	WORD  $0x4f979273 // fmul v19.4s, v19.4s, v23.s[0]
 	WORD  $0x4ea0fa78 // fabs v24.4s, v19.4s
@@ -6039,29 +6989,29 @@ leave_47:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V21.B16, V21.B16
 
-leave_48:
+leave_61:
 
-plain_42:
+plain_50:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_51
+	BLE  keys_end_65
 	TST  $3, R3
-	BEQ  group_50
+	BEQ  group_64
 
-step_49:
+step_63:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_54
+	BNE  seen_68
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_54
+	BNE  seen_68
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_52
+	BEQ  passed_66
 
-seen_54:
+seen_68:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F22
@@ -6069,115 +7019,115 @@ seen_54:
 	FMOVQ 32(R4), F24
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_55
+	BEQ   skip_69
 	WORD  $0x4fd0f2c4 // bfmlalt v4.4s, v22.8h, v0.h[1]
 	WORD  $0x4fd0f2e5 // bfmlalt v5.4s, v23.8h, v0.h[1]
 	WORD  $0x4fd0f306 // bfmlalt v6.4s, v24.8h, v0.h[1]
 
-skip_55:
+skip_69:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_56
+	BEQ   skip_70
 	WORD  $0x0fc0f2c4 // bfmlalb v4.4s, v22.8h, v0.h[0]
 	WORD  $0x0fc0f2e5 // bfmlalb v5.4s, v23.8h, v0.h[0]
 	WORD  $0x0fc0f306 // bfmlalb v6.4s, v24.8h, v0.h[0]
 
-skip_56:
+skip_70:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_57
+	BEQ   skip_71
 	WORD  $0x4ff0f2c7 // bfmlalt v7.4s, v22.8h, v0.h[3]
 	WORD  $0x4ff0f2e8 // bfmlalt v8.4s, v23.8h, v0.h[3]
 	WORD  $0x4ff0f309 // bfmlalt v9.4s, v24.8h, v0.h[3]
 
-skip_57:
+skip_71:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_58
+	BEQ   skip_72
 	WORD  $0x0fe0f2c7 // bfmlalb v7.4s, v22.8h, v0.h[2]
 	WORD  $0x0fe0f2e8 // bfmlalb v8.4s, v23.8h, v0.h[2]
 	WORD  $0x0fe0f309 // bfmlalb v9.4s, v24.8h, v0.h[2]
 
-skip_58:
+skip_72:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_59
+	BEQ   skip_73
 	WORD  $0x4fd0faca // bfmlalt v10.4s, v22.8h, v0.h[5]
 	WORD  $0x4fd0faeb // bfmlalt v11.4s, v23.8h, v0.h[5]
 	WORD  $0x4fd0fb0c // bfmlalt v12.4s, v24.8h, v0.h[5]
 
-skip_59:
+skip_73:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_60
+	BEQ   skip_74
 	WORD  $0x0fc0faca // bfmlalb v10.4s, v22.8h, v0.h[4]
 	WORD  $0x0fc0faeb // bfmlalb v11.4s, v23.8h, v0.h[4]
 	WORD  $0x0fc0fb0c // bfmlalb v12.4s, v24.8h, v0.h[4]
 
-skip_60:
+skip_74:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_61
+	BEQ   skip_75
 	WORD  $0x4ff0facd // bfmlalt v13.4s, v22.8h, v0.h[7]
 	WORD  $0x4ff0faee // bfmlalt v14.4s, v23.8h, v0.h[7]
 	WORD  $0x4ff0fb0f // bfmlalt v15.4s, v24.8h, v0.h[7]
 
-skip_61:
+skip_75:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_62
+	BEQ   skip_76
 	WORD  $0x0fe0facd // bfmlalb v13.4s, v22.8h, v0.h[6]
 	WORD  $0x0fe0faee // bfmlalb v14.4s, v23.8h, v0.h[6]
 	WORD  $0x0fe0fb0f // bfmlalb v15.4s, v24.8h, v0.h[6]
 
-skip_62:
+skip_76:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_63
+	BEQ   skip_77
 	WORD  $0x4fd1f2d0 // bfmlalt v16.4s, v22.8h, v1.h[1]
 	WORD  $0x4fd1f2f1 // bfmlalt v17.4s, v23.8h, v1.h[1]
 	WORD  $0x4fd1f312 // bfmlalt v18.4s, v24.8h, v1.h[1]
 
-skip_63:
+skip_77:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_64
+	BEQ   skip_78
 	WORD  $0x0fc1f2d0 // bfmlalb v16.4s, v22.8h, v1.h[0]
 	WORD  $0x0fc1f2f1 // bfmlalb v17.4s, v23.8h, v1.h[0]
 	WORD  $0x0fc1f312 // bfmlalb v18.4s, v24.8h, v1.h[0]
 
-skip_64:
+skip_78:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_65
+	BEQ   skip_79
 	WORD  $0x4ff1f2d3 // bfmlalt v19.4s, v22.8h, v1.h[3]
 	WORD  $0x4ff1f2f4 // bfmlalt v20.4s, v23.8h, v1.h[3]
 	WORD  $0x4ff1f315 // bfmlalt v21.4s, v24.8h, v1.h[3]
 
-skip_65:
+skip_79:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_66
+	BEQ   skip_80
 	WORD  $0x0fe1f2d3 // bfmlalb v19.4s, v22.8h, v1.h[2]
 	WORD  $0x0fe1f2f4 // bfmlalb v20.4s, v23.8h, v1.h[2]
 	WORD  $0x0fe1f315 // bfmlalb v21.4s, v24.8h, v1.h[2]
 
-skip_66:
+skip_80:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_53
+	JMP added_67
 
-passed_52:
+passed_66:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_53:
+added_67:
 	SUBS $1, R3, R3
-	BEQ  keys_end_51
+	BEQ  keys_end_65
 	TST  $3, R3
-	BNE  step_49
+	BNE  step_63
 
-group_50:
+group_64:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -6206,7 +7156,7 @@ group_50:
 	MOVD  16(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_49
+	BNE   step_63
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	ADD   R12, R5, R5
@@ -6380,9 +7330,9 @@ group_50:
 	WORD  $0x0fc3f372 // bfmlalb v18.4s, v27.8h, v3.h[0]
 	WORD  $0x0fe3f375 // bfmlalb v21.4s, v27.8h, v3.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_50
+	BNE   group_64
 
-keys_end_51:
+keys_end_65:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -6430,15 +7380,24 @@ tile_7:
 	FMOVQ 32(R6), F13
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_67
+	CBZ   R7, plain_81
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V14.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_68
+	BEQ   leave_82
+	CMPW  R19, R7
+	BNE   scale_83
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_82
+
+scale_83:
 	FMOVS R7, F15
 	WORD  $0x4f8f9042 // fmul v2.4s, v2.4s, v15.s[0]
 	WORD  $0x4ea0f850 // fabs v16.4s, v2.4s
@@ -6453,10 +7412,18 @@ tile_7:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V4.B16, V4.B16
 
-leave_68:
+leave_82:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_69
+	BEQ   leave_84
+	CMPW  R19, R7
+	BNE   scale_85
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_84
+
+scale_85:
 	FMOVS R7, F15
 	WORD  $0x4f8f90a5 // fmul v5.4s, v5.4s, v15.s[0]
 	WORD  $0x4ea0f8b0 // fabs v16.4s, v5.4s
@@ -6471,10 +7438,18 @@ leave_68:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V7.B16, V7.B16
 
-leave_69:
+leave_84:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_70
+	BEQ   leave_86
+	CMPW  R19, R7
+	BNE   scale_87
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_86
+
+scale_87:
 	FMOVS R7, F15
 	WORD  $0x4f8f9108 // fmul v8.4s, v8.4s, v15.s[0]
 	WORD  $0x4ea0f910 // fabs v16.4s, v8.4s
@@ -6489,10 +7464,18 @@ leave_69:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V10.B16, V10.B16
 
-leave_70:
+leave_86:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_71
+	BEQ   leave_88
+	CMPW  R19, R7
+	BNE   scale_89
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_88
+
+scale_89:
 	FMOVS R7, F15
 	WORD  $0x4f8f916b // fmul v11.4s, v11.4s, v15.s[0]
 	WORD  $0x4ea0f970 // fabs v16.4s, v11.4s
@@ -6507,109 +7490,109 @@ leave_70:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V13.B16, V13.B16
 
-leave_71:
+leave_88:
 
-plain_67:
+plain_81:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_74
+	BLE  keys_end_92
 	TST  $3, R3
-	BEQ  group_73
+	BEQ  group_91
 
-step_72:
+step_90:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_77
+	BNE  seen_95
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_75
+	BEQ  passed_93
 
-seen_77:
+seen_95:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F14
 	FMOVQ 16(R4), F15
 	FMOVQ 32(R4), F16
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_78
+	BEQ   skip_96
 	WORD  $0x4fd0f1c2 // bfmlalt v2.4s, v14.8h, v0.h[1]
 	WORD  $0x4fd0f1e3 // bfmlalt v3.4s, v15.8h, v0.h[1]
 	WORD  $0x4fd0f204 // bfmlalt v4.4s, v16.8h, v0.h[1]
 
-skip_78:
+skip_96:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_79
+	BEQ   skip_97
 	WORD  $0x0fc0f1c2 // bfmlalb v2.4s, v14.8h, v0.h[0]
 	WORD  $0x0fc0f1e3 // bfmlalb v3.4s, v15.8h, v0.h[0]
 	WORD  $0x0fc0f204 // bfmlalb v4.4s, v16.8h, v0.h[0]
 
-skip_79:
+skip_97:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_80
+	BEQ   skip_98
 	WORD  $0x4ff0f1c5 // bfmlalt v5.4s, v14.8h, v0.h[3]
 	WORD  $0x4ff0f1e6 // bfmlalt v6.4s, v15.8h, v0.h[3]
 	WORD  $0x4ff0f207 // bfmlalt v7.4s, v16.8h, v0.h[3]
 
-skip_80:
+skip_98:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_81
+	BEQ   skip_99
 	WORD  $0x0fe0f1c5 // bfmlalb v5.4s, v14.8h, v0.h[2]
 	WORD  $0x0fe0f1e6 // bfmlalb v6.4s, v15.8h, v0.h[2]
 	WORD  $0x0fe0f207 // bfmlalb v7.4s, v16.8h, v0.h[2]
 
-skip_81:
+skip_99:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_82
+	BEQ   skip_100
 	WORD  $0x4fd0f9c8 // bfmlalt v8.4s, v14.8h, v0.h[5]
 	WORD  $0x4fd0f9e9 // bfmlalt v9.4s, v15.8h, v0.h[5]
 	WORD  $0x4fd0fa0a // bfmlalt v10.4s, v16.8h, v0.h[5]
 
-skip_82:
+skip_100:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_83
+	BEQ   skip_101
 	WORD  $0x0fc0f9c8 // bfmlalb v8.4s, v14.8h, v0.h[4]
 	WORD  $0x0fc0f9e9 // bfmlalb v9.4s, v15.8h, v0.h[4]
 	WORD  $0x0fc0fa0a // bfmlalb v10.4s, v16.8h, v0.h[4]
 
-skip_83:
+skip_101:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_84
+	BEQ   skip_102
 	WORD  $0x4ff0f9cb // bfmlalt v11.4s, v14.8h, v0.h[7]
 	WORD  $0x4ff0f9ec // bfmlalt v12.4s, v15.8h, v0.h[7]
 	WORD  $0x4ff0fa0d // bfmlalt v13.4s, v16.8h, v0.h[7]
 
-skip_84:
+skip_102:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_85
+	BEQ   skip_103
 	WORD  $0x0fe0f9cb // bfmlalb v11.4s, v14.8h, v0.h[6]
 	WORD  $0x0fe0f9ec // bfmlalb v12.4s, v15.8h, v0.h[6]
 	WORD  $0x0fe0fa0d // bfmlalb v13.4s, v16.8h, v0.h[6]
 
-skip_85:
+skip_103:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_76
+	JMP added_94
 
-passed_75:
+passed_93:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_76:
+added_94:
 	SUBS $1, R3, R3
-	BEQ  keys_end_74
+	BEQ  keys_end_92
 	TST  $3, R3
-	BNE  step_72
+	BNE  step_90
 
-group_73:
+group_91:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -6630,7 +7613,7 @@ group_73:
 	MOVD  8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_72
+	BNE   step_90
 	FMOVQ (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F14
@@ -6752,9 +7735,9 @@ group_73:
 	WORD  $0x0fc1fa6a // bfmlalb v10.4s, v19.8h, v1.h[4]
 	WORD  $0x0fe1fa6d // bfmlalb v13.4s, v19.8h, v1.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_73
+	BNE   group_91
 
-keys_end_74:
+keys_end_92:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
@@ -6790,15 +7773,24 @@ tile_8:
 	FMOVQ 32(R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_86
+	CBZ   R7, plain_104
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_87
+	BEQ   leave_105
+	CMPW  R19, R7
+	BNE   scale_106
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_105
+
+scale_106:
 	FMOVS R7, F14
 	WORD  $0x4f8e9084 // fmul v4.4s, v4.4s, v14.s[0]
 	WORD  $0x4ea0f88f // fabs v15.4s, v4.4s
@@ -6813,10 +7805,18 @@ tile_8:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_87:
+leave_105:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_88
+	BEQ   leave_107
+	CMPW  R19, R7
+	BNE   scale_108
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_107
+
+scale_108:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
@@ -6831,10 +7831,18 @@ leave_87:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_88:
+leave_107:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_89
+	BEQ   leave_109
+	CMPW  R19, R7
+	BNE   scale_110
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_109
+
+scale_110:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
@@ -6849,26 +7857,26 @@ leave_88:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_89:
+leave_109:
 
-plain_86:
+plain_104:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_92
+	BLE  keys_end_113
 	TST  $3, R3
-	BEQ  group_91
+	BEQ  group_112
 
-step_90:
+step_111:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_95
+	BNE   seen_116
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_93
+	BEQ   passed_114
 
-seen_95:
+seen_116:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F13
@@ -6876,67 +7884,67 @@ seen_95:
 	FMOVQ 32(R4), F15
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_96
+	BEQ   skip_117
 	WORD  $0x4fd0f1a4 // bfmlalt v4.4s, v13.8h, v0.h[1]
 	WORD  $0x4fd0f1c5 // bfmlalt v5.4s, v14.8h, v0.h[1]
 	WORD  $0x4fd0f1e6 // bfmlalt v6.4s, v15.8h, v0.h[1]
 
-skip_96:
+skip_117:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_97
+	BEQ   skip_118
 	WORD  $0x0fc0f1a4 // bfmlalb v4.4s, v13.8h, v0.h[0]
 	WORD  $0x0fc0f1c5 // bfmlalb v5.4s, v14.8h, v0.h[0]
 	WORD  $0x0fc0f1e6 // bfmlalb v6.4s, v15.8h, v0.h[0]
 
-skip_97:
+skip_118:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_98
+	BEQ   skip_119
 	WORD  $0x4ff0f1a7 // bfmlalt v7.4s, v13.8h, v0.h[3]
 	WORD  $0x4ff0f1c8 // bfmlalt v8.4s, v14.8h, v0.h[3]
 	WORD  $0x4ff0f1e9 // bfmlalt v9.4s, v15.8h, v0.h[3]
 
-skip_98:
+skip_119:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_99
+	BEQ   skip_120
 	WORD  $0x0fe0f1a7 // bfmlalb v7.4s, v13.8h, v0.h[2]
 	WORD  $0x0fe0f1c8 // bfmlalb v8.4s, v14.8h, v0.h[2]
 	WORD  $0x0fe0f1e9 // bfmlalb v9.4s, v15.8h, v0.h[2]
 
-skip_99:
+skip_120:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_100
+	BEQ   skip_121
 	WORD  $0x4fd1f1aa // bfmlalt v10.4s, v13.8h, v1.h[1]
 	WORD  $0x4fd1f1cb // bfmlalt v11.4s, v14.8h, v1.h[1]
 	WORD  $0x4fd1f1ec // bfmlalt v12.4s, v15.8h, v1.h[1]
 
-skip_100:
+skip_121:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_101
+	BEQ   skip_122
 	WORD  $0x0fc1f1aa // bfmlalb v10.4s, v13.8h, v1.h[0]
 	WORD  $0x0fc1f1cb // bfmlalb v11.4s, v14.8h, v1.h[0]
 	WORD  $0x0fc1f1ec // bfmlalb v12.4s, v15.8h, v1.h[0]
 
-skip_101:
+skip_122:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_94
+	JMP added_115
 
-passed_93:
+passed_114:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_94:
+added_115:
 	SUBS $1, R3, R3
-	BEQ  keys_end_92
+	BEQ  keys_end_113
 	TST  $3, R3
-	BNE  step_90
+	BNE  step_111
 
-group_91:
+group_112:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVWU 8(R6), R7
@@ -6957,7 +7965,7 @@ group_91:
 	MOVWU 8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_90
+	BNE   step_111
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	ADD   R12, R5, R5
@@ -7059,9 +8067,9 @@ group_91:
 	WORD  $0x0fe2f249 // bfmlalb v9.4s, v18.8h, v2.h[2]
 	WORD  $0x0fc3f24c // bfmlalb v12.4s, v18.8h, v3.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_91
+	BNE   group_112
 
-keys_end_92:
+keys_end_113:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -7089,15 +8097,24 @@ tile_9:
 	FMOVQ 32(R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_102
+	CBZ   R7, plain_123
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_103
+	BEQ   leave_124
+	CMPW  R19, R7
+	BNE   scale_125
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_124
+
+scale_125:
 	FMOVS R7, F9
 	WORD  $0x4f899042 // fmul v2.4s, v2.4s, v9.s[0]
 	WORD  $0x4ea0f84a // fabs v10.4s, v2.4s
@@ -7112,10 +8129,18 @@ tile_9:
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V4.B16, V4.B16
 
-leave_103:
+leave_124:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_104
+	BEQ   leave_126
+	CMPW  R19, R7
+	BNE   scale_127
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_126
+
+scale_127:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
@@ -7130,74 +8155,74 @@ leave_103:
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_104:
+leave_126:
 
-plain_102:
+plain_123:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_107
+	BLE  keys_end_130
 	TST  $3, R3
-	BEQ  group_106
+	BEQ  group_129
 
-step_105:
+step_128:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_108
+	BEQ  passed_131
 
-seen_110:
+seen_133:
 	FMOVD (R5), F0
 	FMOVQ (R4), F8
 	FMOVQ 16(R4), F9
 	FMOVQ 32(R4), F10
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_111
+	BEQ   skip_134
 	WORD  $0x4fd0f102 // bfmlalt v2.4s, v8.8h, v0.h[1]
 	WORD  $0x4fd0f123 // bfmlalt v3.4s, v9.8h, v0.h[1]
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 
-skip_111:
+skip_134:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_112
+	BEQ   skip_135
 	WORD  $0x0fc0f102 // bfmlalb v2.4s, v8.8h, v0.h[0]
 	WORD  $0x0fc0f123 // bfmlalb v3.4s, v9.8h, v0.h[0]
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 
-skip_112:
+skip_135:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_113
+	BEQ   skip_136
 	WORD  $0x4ff0f105 // bfmlalt v5.4s, v8.8h, v0.h[3]
 	WORD  $0x4ff0f126 // bfmlalt v6.4s, v9.8h, v0.h[3]
 	WORD  $0x4ff0f147 // bfmlalt v7.4s, v10.8h, v0.h[3]
 
-skip_113:
+skip_136:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_114
+	BEQ   skip_137
 	WORD  $0x0fe0f105 // bfmlalb v5.4s, v8.8h, v0.h[2]
 	WORD  $0x0fe0f126 // bfmlalb v6.4s, v9.8h, v0.h[2]
 	WORD  $0x0fe0f147 // bfmlalb v7.4s, v10.8h, v0.h[2]
 
-skip_114:
+skip_137:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_109
+	JMP added_132
 
-passed_108:
+passed_131:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_109:
+added_132:
 	SUBS $1, R3, R3
-	BEQ  keys_end_107
+	BEQ  keys_end_130
 	TST  $3, R3
-	BNE  step_105
+	BNE  step_128
 
-group_106:
+group_129:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	ADD   R12, R6, R6
@@ -7210,7 +8235,7 @@ group_106:
 	MOVD  (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_105
+	BNE   step_128
 	FMOVD (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F8
@@ -7284,9 +8309,9 @@ group_106:
 	WORD  $0x0fc1f1a4 // bfmlalb v4.4s, v13.8h, v1.h[0]
 	WORD  $0x0fe1f1a7 // bfmlalb v7.4s, v13.8h, v1.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_106
+	BNE   group_129
 
-keys_end_107:
+keys_end_130:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
@@ -7306,15 +8331,24 @@ tile_10:
 	FMOVQ 32(R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_115
+	CBZ   R7, plain_138
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_116
+	BEQ   leave_139
+	CMPW  R19, R7
+	BNE   scale_140
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_139
+
+scale_140:
 	FMOVS R7, F6
 	WORD  $0x4f869042 // fmul v2.4s, v2.4s, v6.s[0]
 	WORD  $0x4ea0f847 // fabs v7.4s, v2.4s
@@ -7329,58 +8363,58 @@ tile_10:
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_116:
+leave_139:
 
-plain_115:
+plain_138:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_119
+	BLE  keys_end_143
 	TST  $3, R3
-	BEQ  group_118
+	BEQ  group_142
 
-step_117:
+step_141:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_120
+	BEQ   passed_144
 
-seen_122:
+seen_146:
 	FMOVS (R5), F0
 	FMOVQ (R4), F5
 	FMOVQ 16(R4), F6
 	FMOVQ 32(R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_123
+	BEQ   skip_147
 	WORD  $0x4fd0f0a2 // bfmlalt v2.4s, v5.8h, v0.h[1]
 	WORD  $0x4fd0f0c3 // bfmlalt v3.4s, v6.8h, v0.h[1]
 	WORD  $0x4fd0f0e4 // bfmlalt v4.4s, v7.8h, v0.h[1]
 
-skip_123:
+skip_147:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_124
+	BEQ   skip_148
 	WORD  $0x0fc0f0a2 // bfmlalb v2.4s, v5.8h, v0.h[0]
 	WORD  $0x0fc0f0c3 // bfmlalb v3.4s, v6.8h, v0.h[0]
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 
-skip_124:
+skip_148:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_121
+	JMP added_145
 
-passed_120:
+passed_144:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_121:
+added_145:
 	SUBS $1, R3, R3
-	BEQ  keys_end_119
+	BEQ  keys_end_143
 	TST  $3, R3
-	BNE  step_117
+	BNE  step_141
 
-group_118:
+group_142:
 	MOVD  R5, R6
 	MOVWU (R6), R8
 	ADD   R12, R6, R6
@@ -7393,7 +8427,7 @@ group_118:
 	MOVWU (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_117
+	BNE   step_141
 	FMOVS (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F5
@@ -7443,9 +8477,9 @@ group_118:
 	WORD  $0x4fd1f144 // bfmlalt v4.4s, v10.8h, v1.h[1]
 	WORD  $0x0fc1f144 // bfmlalb v4.4s, v10.8h, v1.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_118
+	BNE   group_142
 
-keys_end_119:
+keys_end_143:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
@@ -7461,9 +8495,9 @@ rows_end_4:
 
 strip_end_2:
 
-strip_125:
+strip_149:
 	CMP  $8, R10
-	BLT  strip_end_126
+	BLT  strip_end_150
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -7471,30 +8505,30 @@ strip_125:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_127:
+rows_151:
 	CMP $10, R2
-	BGT tile_129
+	BGT tile_153
 	CMP $8, R2
-	BGT tile_130
+	BGT tile_154
 	CMP $7, R2
-	BGT tile_129
+	BGT tile_153
 	CMP $6, R2
-	BGT tile_131
+	BGT tile_155
 	CMP $5, R2
-	BGT tile_130
+	BGT tile_154
 	CMP $4, R2
-	BGT tile_132
+	BGT tile_156
 	CMP $3, R2
-	BGT tile_131
+	BGT tile_155
 	CMP $2, R2
-	BGT tile_132
+	BGT tile_156
 	CMP $1, R2
-	BGT tile_133
+	BGT tile_157
 	CMP $0, R2
-	BGT tile_134
-	JMP rows_end_128
+	BGT tile_158
+	JMP rows_end_152
 
-tile_129:
+tile_153:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -7521,15 +8555,23 @@ tile_129:
 	FMOVQ 16(R6), F19
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_135
+	CBZ   R7, plain_159
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V20.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_136
+	BEQ   leave_160
+	CMPW  R19, R7
+	BNE   scale_161
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_160
+
+scale_161:
 	FMOVS R7, F21
 	WORD  $0x4f959084 // fmul v4.4s, v4.4s, v21.s[0]
 	WORD  $0x4ea0f896 // fabs v22.4s, v4.4s
@@ -7540,10 +8582,17 @@ tile_129:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V5.B16, V5.B16
 
-leave_136:
+leave_160:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_137
+	BEQ   leave_162
+	CMPW  R19, R7
+	BNE   scale_163
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_162
+
+scale_163:
 	FMOVS R7, F21
 	WORD  $0x4f9590c6 // fmul v6.4s, v6.4s, v21.s[0]
 	WORD  $0x4ea0f8d6 // fabs v22.4s, v6.4s
@@ -7554,10 +8603,17 @@ leave_136:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V7.B16, V7.B16
 
-leave_137:
+leave_162:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_138
+	BEQ   leave_164
+	CMPW  R19, R7
+	BNE   scale_165
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_164
+
+scale_165:
 	FMOVS R7, F21
 	WORD  $0x4f959108 // fmul v8.4s, v8.4s, v21.s[0]
 	WORD  $0x4ea0f916 // fabs v22.4s, v8.4s
@@ -7568,10 +8624,17 @@ leave_137:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V9.B16, V9.B16
 
-leave_138:
+leave_164:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_139
+	BEQ   leave_166
+	CMPW  R19, R7
+	BNE   scale_167
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_166
+
+scale_167:
 	FMOVS R7, F21
 	WORD  $0x4f95914a // fmul v10.4s, v10.4s, v21.s[0]
 	WORD  $0x4ea0f956 // fabs v22.4s, v10.4s
@@ -7582,10 +8645,17 @@ leave_138:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V11.B16, V11.B16
 
-leave_139:
+leave_166:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_140
+	BEQ   leave_168
+	CMPW  R19, R7
+	BNE   scale_169
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_168
+
+scale_169:
 	FMOVS R7, F21
 	WORD  $0x4f95918c // fmul v12.4s, v12.4s, v21.s[0]
 	WORD  $0x4ea0f996 // fabs v22.4s, v12.4s
@@ -7596,10 +8666,17 @@ leave_139:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V13.B16, V13.B16
 
-leave_140:
+leave_168:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_141
+	BEQ   leave_170
+	CMPW  R19, R7
+	BNE   scale_171
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_170
+
+scale_171:
 	FMOVS R7, F21
 	WORD  $0x4f9591ce // fmul v14.4s, v14.4s, v21.s[0]
 	WORD  $0x4ea0f9d6 // fabs v22.4s, v14.4s
@@ -7610,10 +8687,17 @@ leave_140:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V15.B16, V15.B16
 
-leave_141:
+leave_170:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_142
+	BEQ   leave_172
+	CMPW  R19, R7
+	BNE   scale_173
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	JMP   leave_172
+
+scale_173:
 	FMOVS R7, F21
 	WORD  $0x4f959210 // fmul v16.4s, v16.4s, v21.s[0]
 	WORD  $0x4ea0fa16 // fabs v22.4s, v16.4s
@@ -7624,10 +8708,17 @@ leave_141:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V17.B16, V17.B16
 
-leave_142:
+leave_172:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_143
+	BEQ   leave_174
+	CMPW  R19, R7
+	BNE   scale_175
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_174
+
+scale_175:
 	FMOVS R7, F21
 	WORD  $0x4f959252 // fmul v18.4s, v18.4s, v21.s[0]
 	WORD  $0x4ea0fa56 // fabs v22.4s, v18.4s
@@ -7638,163 +8729,163 @@ leave_142:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V19.B16, V19.B16
 
-leave_143:
+leave_174:
 
-plain_135:
+plain_159:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_146
+	BLE  keys_end_178
 	TST  $3, R3
-	BEQ  group_145
+	BEQ  group_177
 
-step_144:
+step_176:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_149
+	BNE  seen_181
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_149
+	BNE  seen_181
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_149
+	BNE  seen_181
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_147
+	BEQ  passed_179
 
-seen_149:
+seen_181:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F20
 	FMOVQ 16(R4), F21
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_150
+	BEQ   skip_182
 	WORD  $0x4fd0f284 // bfmlalt v4.4s, v20.8h, v0.h[1]
 	WORD  $0x4fd0f2a5 // bfmlalt v5.4s, v21.8h, v0.h[1]
 
-skip_150:
+skip_182:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_151
+	BEQ   skip_183
 	WORD  $0x0fc0f284 // bfmlalb v4.4s, v20.8h, v0.h[0]
 	WORD  $0x0fc0f2a5 // bfmlalb v5.4s, v21.8h, v0.h[0]
 
-skip_151:
+skip_183:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_152
+	BEQ   skip_184
 	WORD  $0x4ff0f286 // bfmlalt v6.4s, v20.8h, v0.h[3]
 	WORD  $0x4ff0f2a7 // bfmlalt v7.4s, v21.8h, v0.h[3]
 
-skip_152:
+skip_184:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_153
+	BEQ   skip_185
 	WORD  $0x0fe0f286 // bfmlalb v6.4s, v20.8h, v0.h[2]
 	WORD  $0x0fe0f2a7 // bfmlalb v7.4s, v21.8h, v0.h[2]
 
-skip_153:
+skip_185:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_154
+	BEQ   skip_186
 	WORD  $0x4fd0fa88 // bfmlalt v8.4s, v20.8h, v0.h[5]
 	WORD  $0x4fd0faa9 // bfmlalt v9.4s, v21.8h, v0.h[5]
 
-skip_154:
+skip_186:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_155
+	BEQ   skip_187
 	WORD  $0x0fc0fa88 // bfmlalb v8.4s, v20.8h, v0.h[4]
 	WORD  $0x0fc0faa9 // bfmlalb v9.4s, v21.8h, v0.h[4]
 
-skip_155:
+skip_187:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_156
+	BEQ   skip_188
 	WORD  $0x4ff0fa8a // bfmlalt v10.4s, v20.8h, v0.h[7]
 	WORD  $0x4ff0faab // bfmlalt v11.4s, v21.8h, v0.h[7]
 
-skip_156:
+skip_188:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_157
+	BEQ   skip_189
 	WORD  $0x0fe0fa8a // bfmlalb v10.4s, v20.8h, v0.h[6]
 	WORD  $0x0fe0faab // bfmlalb v11.4s, v21.8h, v0.h[6]
 
-skip_157:
+skip_189:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_158
+	BEQ   skip_190
 	WORD  $0x4fd1f28c // bfmlalt v12.4s, v20.8h, v1.h[1]
 	WORD  $0x4fd1f2ad // bfmlalt v13.4s, v21.8h, v1.h[1]
 
-skip_158:
+skip_190:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_159
+	BEQ   skip_191
 	WORD  $0x0fc1f28c // bfmlalb v12.4s, v20.8h, v1.h[0]
 	WORD  $0x0fc1f2ad // bfmlalb v13.4s, v21.8h, v1.h[0]
 
-skip_159:
+skip_191:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_160
+	BEQ   skip_192
 	WORD  $0x4ff1f28e // bfmlalt v14.4s, v20.8h, v1.h[3]
 	WORD  $0x4ff1f2af // bfmlalt v15.4s, v21.8h, v1.h[3]
 
-skip_160:
+skip_192:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_161
+	BEQ   skip_193
 	WORD  $0x0fe1f28e // bfmlalb v14.4s, v20.8h, v1.h[2]
 	WORD  $0x0fe1f2af // bfmlalb v15.4s, v21.8h, v1.h[2]
 
-skip_161:
+skip_193:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_162
+	BEQ   skip_194
 	WORD  $0x4fd1fa90 // bfmlalt v16.4s, v20.8h, v1.h[5]
 	WORD  $0x4fd1fab1 // bfmlalt v17.4s, v21.8h, v1.h[5]
 
-skip_162:
+skip_194:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_163
+	BEQ   skip_195
 	WORD  $0x0fc1fa90 // bfmlalb v16.4s, v20.8h, v1.h[4]
 	WORD  $0x0fc1fab1 // bfmlalb v17.4s, v21.8h, v1.h[4]
 
-skip_163:
+skip_195:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_164
+	BEQ   skip_196
 	WORD  $0x4ff1fa92 // bfmlalt v18.4s, v20.8h, v1.h[7]
 	WORD  $0x4ff1fab3 // bfmlalt v19.4s, v21.8h, v1.h[7]
 
-skip_164:
+skip_196:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_165
+	BEQ   skip_197
 	WORD  $0x0fe1fa92 // bfmlalb v18.4s, v20.8h, v1.h[6]
 	WORD  $0x0fe1fab3 // bfmlalb v19.4s, v21.8h, v1.h[6]
 
-skip_165:
+skip_197:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_148
+	JMP added_180
 
-passed_147:
+passed_179:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_148:
+added_180:
 	SUBS $1, R3, R3
-	BEQ  keys_end_146
+	BEQ  keys_end_178
 	TST  $3, R3
-	BNE  step_144
+	BNE  step_176
 
-group_145:
+group_177:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -7831,7 +8922,7 @@ group_145:
 	MOVD  24(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_144
+	BNE   step_176
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	ADD   R12, R5, R5
@@ -7985,9 +9076,9 @@ group_145:
 	WORD  $0x0fc3faf1 // bfmlalb v17.4s, v23.8h, v3.h[4]
 	WORD  $0x0fe3faf3 // bfmlalb v19.4s, v23.8h, v3.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_145
+	BNE   group_177
 
-keys_end_146:
+keys_end_178:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -8014,9 +9105,9 @@ keys_end_146:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_130:
+tile_154:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -8037,15 +9128,23 @@ tile_130:
 	FMOVQ 16(R6), F15
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_166
+	CBZ   R7, plain_198
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V16.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_167
+	BEQ   leave_199
+	CMPW  R19, R7
+	BNE   scale_200
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_199
+
+scale_200:
 	FMOVS R7, F17
 	WORD  $0x4f919084 // fmul v4.4s, v4.4s, v17.s[0]
 	WORD  $0x4ea0f892 // fabs v18.4s, v4.4s
@@ -8056,10 +9155,17 @@ tile_130:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V5.B16, V5.B16
 
-leave_167:
+leave_199:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_168
+	BEQ   leave_201
+	CMPW  R19, R7
+	BNE   scale_202
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_201
+
+scale_202:
 	FMOVS R7, F17
 	WORD  $0x4f9190c6 // fmul v6.4s, v6.4s, v17.s[0]
 	WORD  $0x4ea0f8d2 // fabs v18.4s, v6.4s
@@ -8070,10 +9176,17 @@ leave_167:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V7.B16, V7.B16
 
-leave_168:
+leave_201:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_169
+	BEQ   leave_203
+	CMPW  R19, R7
+	BNE   scale_204
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_203
+
+scale_204:
 	FMOVS R7, F17
 	WORD  $0x4f919108 // fmul v8.4s, v8.4s, v17.s[0]
 	WORD  $0x4ea0f912 // fabs v18.4s, v8.4s
@@ -8084,10 +9197,17 @@ leave_168:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V9.B16, V9.B16
 
-leave_169:
+leave_203:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_170
+	BEQ   leave_205
+	CMPW  R19, R7
+	BNE   scale_206
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_205
+
+scale_206:
 	FMOVS R7, F17
 	WORD  $0x4f91914a // fmul v10.4s, v10.4s, v17.s[0]
 	WORD  $0x4ea0f952 // fabs v18.4s, v10.4s
@@ -8098,10 +9218,17 @@ leave_169:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V11.B16, V11.B16
 
-leave_170:
+leave_205:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_171
+	BEQ   leave_207
+	CMPW  R19, R7
+	BNE   scale_208
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_207
+
+scale_208:
 	FMOVS R7, F17
 	WORD  $0x4f91918c // fmul v12.4s, v12.4s, v17.s[0]
 	WORD  $0x4ea0f992 // fabs v18.4s, v12.4s
@@ -8112,10 +9239,17 @@ leave_170:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V13.B16, V13.B16
 
-leave_171:
+leave_207:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_172
+	BEQ   leave_209
+	CMPW  R19, R7
+	BNE   scale_210
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_209
+
+scale_210:
 	FMOVS R7, F17
 	WORD  $0x4f9191ce // fmul v14.4s, v14.4s, v17.s[0]
 	WORD  $0x4ea0f9d2 // fabs v18.4s, v14.4s
@@ -8126,132 +9260,132 @@ leave_171:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V15.B16, V15.B16
 
-leave_172:
+leave_209:
 
-plain_166:
+plain_198:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_175
+	BLE  keys_end_213
 	TST  $3, R3
-	BEQ  group_174
+	BEQ  group_212
 
-step_173:
+step_211:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_178
+	BNE  seen_216
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_178
+	BNE  seen_216
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_176
+	BEQ  passed_214
 
-seen_178:
+seen_216:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F16
 	FMOVQ 16(R4), F17
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_179
+	BEQ   skip_217
 	WORD  $0x4fd0f204 // bfmlalt v4.4s, v16.8h, v0.h[1]
 	WORD  $0x4fd0f225 // bfmlalt v5.4s, v17.8h, v0.h[1]
 
-skip_179:
+skip_217:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_180
+	BEQ   skip_218
 	WORD  $0x0fc0f204 // bfmlalb v4.4s, v16.8h, v0.h[0]
 	WORD  $0x0fc0f225 // bfmlalb v5.4s, v17.8h, v0.h[0]
 
-skip_180:
+skip_218:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_181
+	BEQ   skip_219
 	WORD  $0x4ff0f206 // bfmlalt v6.4s, v16.8h, v0.h[3]
 	WORD  $0x4ff0f227 // bfmlalt v7.4s, v17.8h, v0.h[3]
 
-skip_181:
+skip_219:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_182
+	BEQ   skip_220
 	WORD  $0x0fe0f206 // bfmlalb v6.4s, v16.8h, v0.h[2]
 	WORD  $0x0fe0f227 // bfmlalb v7.4s, v17.8h, v0.h[2]
 
-skip_182:
+skip_220:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_183
+	BEQ   skip_221
 	WORD  $0x4fd0fa08 // bfmlalt v8.4s, v16.8h, v0.h[5]
 	WORD  $0x4fd0fa29 // bfmlalt v9.4s, v17.8h, v0.h[5]
 
-skip_183:
+skip_221:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_184
+	BEQ   skip_222
 	WORD  $0x0fc0fa08 // bfmlalb v8.4s, v16.8h, v0.h[4]
 	WORD  $0x0fc0fa29 // bfmlalb v9.4s, v17.8h, v0.h[4]
 
-skip_184:
+skip_222:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_185
+	BEQ   skip_223
 	WORD  $0x4ff0fa0a // bfmlalt v10.4s, v16.8h, v0.h[7]
 	WORD  $0x4ff0fa2b // bfmlalt v11.4s, v17.8h, v0.h[7]
 
-skip_185:
+skip_223:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_186
+	BEQ   skip_224
 	WORD  $0x0fe0fa0a // bfmlalb v10.4s, v16.8h, v0.h[6]
 	WORD  $0x0fe0fa2b // bfmlalb v11.4s, v17.8h, v0.h[6]
 
-skip_186:
+skip_224:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_187
+	BEQ   skip_225
 	WORD  $0x4fd1f20c // bfmlalt v12.4s, v16.8h, v1.h[1]
 	WORD  $0x4fd1f22d // bfmlalt v13.4s, v17.8h, v1.h[1]
 
-skip_187:
+skip_225:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_188
+	BEQ   skip_226
 	WORD  $0x0fc1f20c // bfmlalb v12.4s, v16.8h, v1.h[0]
 	WORD  $0x0fc1f22d // bfmlalb v13.4s, v17.8h, v1.h[0]
 
-skip_188:
+skip_226:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_189
+	BEQ   skip_227
 	WORD  $0x4ff1f20e // bfmlalt v14.4s, v16.8h, v1.h[3]
 	WORD  $0x4ff1f22f // bfmlalt v15.4s, v17.8h, v1.h[3]
 
-skip_189:
+skip_227:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_190
+	BEQ   skip_228
 	WORD  $0x0fe1f20e // bfmlalb v14.4s, v16.8h, v1.h[2]
 	WORD  $0x0fe1f22f // bfmlalb v15.4s, v17.8h, v1.h[2]
 
-skip_190:
+skip_228:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_177
+	JMP added_215
 
-passed_176:
+passed_214:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_177:
+added_215:
 	SUBS $1, R3, R3
-	BEQ  keys_end_175
+	BEQ  keys_end_213
 	TST  $3, R3
-	BNE  step_173
+	BNE  step_211
 
-group_174:
+group_212:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -8280,7 +9414,7 @@ group_174:
 	MOVD  16(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_173
+	BNE   step_211
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	ADD   R12, R5, R5
@@ -8402,9 +9536,9 @@ group_174:
 	WORD  $0x0fc3f26d // bfmlalb v13.4s, v19.8h, v3.h[0]
 	WORD  $0x0fe3f26f // bfmlalb v15.4s, v19.8h, v3.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_174
+	BNE   group_212
 
-keys_end_175:
+keys_end_213:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -8425,9 +9559,9 @@ keys_end_175:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_131:
+tile_155:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
@@ -8442,15 +9576,23 @@ tile_131:
 	FMOVQ 16(R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_191
+	CBZ   R7, plain_229
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_192
+	BEQ   leave_230
+	CMPW  R19, R7
+	BNE   scale_231
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_230
+
+scale_231:
 	FMOVS R7, F11
 	WORD  $0x4f8b9042 // fmul v2.4s, v2.4s, v11.s[0]
 	WORD  $0x4ea0f84c // fabs v12.4s, v2.4s
@@ -8461,10 +9603,17 @@ tile_131:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V3.B16, V3.B16
 
-leave_192:
+leave_230:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_193
+	BEQ   leave_232
+	CMPW  R19, R7
+	BNE   scale_233
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_232
+
+scale_233:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
@@ -8475,10 +9624,17 @@ leave_192:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_193:
+leave_232:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_194
+	BEQ   leave_234
+	CMPW  R19, R7
+	BNE   scale_235
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_234
+
+scale_235:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
@@ -8489,10 +9645,17 @@ leave_193:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_194:
+leave_234:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_195
+	BEQ   leave_236
+	CMPW  R19, R7
+	BNE   scale_237
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_236
+
+scale_237:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
@@ -8503,100 +9666,100 @@ leave_194:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_195:
+leave_236:
 
-plain_191:
+plain_229:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_198
+	BLE  keys_end_240
 	TST  $3, R3
-	BEQ  group_197
+	BEQ  group_239
 
-step_196:
+step_238:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_201
+	BNE  seen_243
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_199
+	BEQ  passed_241
 
-seen_201:
+seen_243:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F10
 	FMOVQ 16(R4), F11
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_202
+	BEQ   skip_244
 	WORD  $0x4fd0f142 // bfmlalt v2.4s, v10.8h, v0.h[1]
 	WORD  $0x4fd0f163 // bfmlalt v3.4s, v11.8h, v0.h[1]
 
-skip_202:
+skip_244:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_203
+	BEQ   skip_245
 	WORD  $0x0fc0f142 // bfmlalb v2.4s, v10.8h, v0.h[0]
 	WORD  $0x0fc0f163 // bfmlalb v3.4s, v11.8h, v0.h[0]
 
-skip_203:
+skip_245:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_204
+	BEQ   skip_246
 	WORD  $0x4ff0f144 // bfmlalt v4.4s, v10.8h, v0.h[3]
 	WORD  $0x4ff0f165 // bfmlalt v5.4s, v11.8h, v0.h[3]
 
-skip_204:
+skip_246:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_205
+	BEQ   skip_247
 	WORD  $0x0fe0f144 // bfmlalb v4.4s, v10.8h, v0.h[2]
 	WORD  $0x0fe0f165 // bfmlalb v5.4s, v11.8h, v0.h[2]
 
-skip_205:
+skip_247:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_206
+	BEQ   skip_248
 	WORD  $0x4fd0f946 // bfmlalt v6.4s, v10.8h, v0.h[5]
 	WORD  $0x4fd0f967 // bfmlalt v7.4s, v11.8h, v0.h[5]
 
-skip_206:
+skip_248:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_207
+	BEQ   skip_249
 	WORD  $0x0fc0f946 // bfmlalb v6.4s, v10.8h, v0.h[4]
 	WORD  $0x0fc0f967 // bfmlalb v7.4s, v11.8h, v0.h[4]
 
-skip_207:
+skip_249:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_208
+	BEQ   skip_250
 	WORD  $0x4ff0f948 // bfmlalt v8.4s, v10.8h, v0.h[7]
 	WORD  $0x4ff0f969 // bfmlalt v9.4s, v11.8h, v0.h[7]
 
-skip_208:
+skip_250:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_209
+	BEQ   skip_251
 	WORD  $0x0fe0f948 // bfmlalb v8.4s, v10.8h, v0.h[6]
 	WORD  $0x0fe0f969 // bfmlalb v9.4s, v11.8h, v0.h[6]
 
-skip_209:
+skip_251:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_200
+	JMP added_242
 
-passed_199:
+passed_241:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_200:
+added_242:
 	SUBS $1, R3, R3
-	BEQ  keys_end_198
+	BEQ  keys_end_240
 	TST  $3, R3
-	BNE  step_196
+	BNE  step_238
 
-group_197:
+group_239:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -8617,7 +9780,7 @@ group_197:
 	MOVD  8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_196
+	BNE   step_238
 	FMOVQ (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F10
@@ -8703,9 +9866,9 @@ group_197:
 	WORD  $0x0fc1f9a7 // bfmlalb v7.4s, v13.8h, v1.h[4]
 	WORD  $0x0fe1f9a9 // bfmlalb v9.4s, v13.8h, v1.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_197
+	BNE   group_239
 
-keys_end_198:
+keys_end_240:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
@@ -8720,9 +9883,9 @@ keys_end_198:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_132:
+tile_156:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -8734,15 +9897,23 @@ tile_132:
 	FMOVQ 16(R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_210
+	CBZ   R7, plain_252
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_211
+	BEQ   leave_253
+	CMPW  R19, R7
+	BNE   scale_254
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_253
+
+scale_254:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
@@ -8753,10 +9924,17 @@ tile_132:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_211:
+leave_253:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_212
+	BEQ   leave_255
+	CMPW  R19, R7
+	BNE   scale_256
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_255
+
+scale_256:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
@@ -8767,10 +9945,17 @@ leave_211:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_212:
+leave_255:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_213
+	BEQ   leave_257
+	CMPW  R19, R7
+	BNE   scale_258
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_257
+
+scale_258:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
@@ -8781,87 +9966,87 @@ leave_212:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_213:
+leave_257:
 
-plain_210:
+plain_252:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_216
+	BLE  keys_end_261
 	TST  $3, R3
-	BEQ  group_215
+	BEQ  group_260
 
-step_214:
+step_259:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_219
+	BNE   seen_264
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_217
+	BEQ   passed_262
 
-seen_219:
+seen_264:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F10
 	FMOVQ 16(R4), F11
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_220
+	BEQ   skip_265
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 	WORD  $0x4fd0f165 // bfmlalt v5.4s, v11.8h, v0.h[1]
 
-skip_220:
+skip_265:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_221
+	BEQ   skip_266
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 	WORD  $0x0fc0f165 // bfmlalb v5.4s, v11.8h, v0.h[0]
 
-skip_221:
+skip_266:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_222
+	BEQ   skip_267
 	WORD  $0x4ff0f146 // bfmlalt v6.4s, v10.8h, v0.h[3]
 	WORD  $0x4ff0f167 // bfmlalt v7.4s, v11.8h, v0.h[3]
 
-skip_222:
+skip_267:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_223
+	BEQ   skip_268
 	WORD  $0x0fe0f146 // bfmlalb v6.4s, v10.8h, v0.h[2]
 	WORD  $0x0fe0f167 // bfmlalb v7.4s, v11.8h, v0.h[2]
 
-skip_223:
+skip_268:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_224
+	BEQ   skip_269
 	WORD  $0x4fd1f148 // bfmlalt v8.4s, v10.8h, v1.h[1]
 	WORD  $0x4fd1f169 // bfmlalt v9.4s, v11.8h, v1.h[1]
 
-skip_224:
+skip_269:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_225
+	BEQ   skip_270
 	WORD  $0x0fc1f148 // bfmlalb v8.4s, v10.8h, v1.h[0]
 	WORD  $0x0fc1f169 // bfmlalb v9.4s, v11.8h, v1.h[0]
 
-skip_225:
+skip_270:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_218
+	JMP added_263
 
-passed_217:
+passed_262:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_218:
+added_263:
 	SUBS $1, R3, R3
-	BEQ  keys_end_216
+	BEQ  keys_end_261
 	TST  $3, R3
-	BNE  step_214
+	BNE  step_259
 
-group_215:
+group_260:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVWU 8(R6), R7
@@ -8882,7 +10067,7 @@ group_215:
 	MOVWU 8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_214
+	BNE   step_259
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	ADD   R12, R5, R5
@@ -8956,9 +10141,9 @@ group_215:
 	WORD  $0x0fe2f1a7 // bfmlalb v7.4s, v13.8h, v2.h[2]
 	WORD  $0x0fc3f1a9 // bfmlalb v9.4s, v13.8h, v3.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_215
+	BNE   group_260
 
-keys_end_216:
+keys_end_261:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -8970,9 +10155,9 @@ keys_end_216:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_133:
+tile_157:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
@@ -8981,15 +10166,23 @@ tile_133:
 	FMOVQ 16(R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_226
+	CBZ   R7, plain_271
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_227
+	BEQ   leave_272
+	CMPW  R19, R7
+	BNE   scale_273
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_272
+
+scale_273:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
@@ -9000,10 +10193,17 @@ tile_133:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_227:
+leave_272:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_228
+	BEQ   leave_274
+	CMPW  R19, R7
+	BNE   scale_275
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_274
+
+scale_275:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
@@ -9014,69 +10214,69 @@ leave_227:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_228:
+leave_274:
 
-plain_226:
+plain_271:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_231
+	BLE  keys_end_278
 	TST  $3, R3
-	BEQ  group_230
+	BEQ  group_277
 
-step_229:
+step_276:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_232
+	BEQ  passed_279
 
-seen_234:
+seen_281:
 	FMOVD (R5), F0
 	FMOVQ (R4), F6
 	FMOVQ 16(R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_235
+	BEQ   skip_282
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
 	WORD  $0x4fd0f0e3 // bfmlalt v3.4s, v7.8h, v0.h[1]
 
-skip_235:
+skip_282:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_236
+	BEQ   skip_283
 	WORD  $0x0fc0f0c2 // bfmlalb v2.4s, v6.8h, v0.h[0]
 	WORD  $0x0fc0f0e3 // bfmlalb v3.4s, v7.8h, v0.h[0]
 
-skip_236:
+skip_283:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_237
+	BEQ   skip_284
 	WORD  $0x4ff0f0c4 // bfmlalt v4.4s, v6.8h, v0.h[3]
 	WORD  $0x4ff0f0e5 // bfmlalt v5.4s, v7.8h, v0.h[3]
 
-skip_237:
+skip_284:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_238
+	BEQ   skip_285
 	WORD  $0x0fe0f0c4 // bfmlalb v4.4s, v6.8h, v0.h[2]
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 
-skip_238:
+skip_285:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_233
+	JMP added_280
 
-passed_232:
+passed_279:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_233:
+added_280:
 	SUBS $1, R3, R3
-	BEQ  keys_end_231
+	BEQ  keys_end_278
 	TST  $3, R3
-	BNE  step_229
+	BNE  step_276
 
-group_230:
+group_277:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	ADD   R12, R6, R6
@@ -9089,7 +10289,7 @@ group_230:
 	MOVD  (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_229
+	BNE   step_276
 	FMOVD (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F6
@@ -9143,9 +10343,9 @@ group_230:
 	WORD  $0x0fc1f123 // bfmlalb v3.4s, v9.8h, v1.h[0]
 	WORD  $0x0fe1f125 // bfmlalb v5.4s, v9.8h, v1.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_230
+	BNE   group_277
 
-keys_end_231:
+keys_end_278:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
@@ -9154,23 +10354,31 @@ keys_end_231:
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_134:
+tile_158:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_239
+	CBZ   R7, plain_286
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_240
+	BEQ   leave_287
+	CMPW  R19, R7
+	BNE   scale_288
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_287
+
+scale_288:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
@@ -9181,55 +10389,55 @@ tile_134:
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_240:
+leave_287:
 
-plain_239:
+plain_286:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_243
+	BLE  keys_end_291
 	TST  $3, R3
-	BEQ  group_242
+	BEQ  group_290
 
-step_241:
+step_289:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_244
+	BEQ   passed_292
 
-seen_246:
+seen_294:
 	FMOVS (R5), F0
 	FMOVQ (R4), F4
 	FMOVQ 16(R4), F5
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_247
+	BEQ   skip_295
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
 	WORD  $0x4fd0f0a3 // bfmlalt v3.4s, v5.8h, v0.h[1]
 
-skip_247:
+skip_295:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_248
+	BEQ   skip_296
 	WORD  $0x0fc0f082 // bfmlalb v2.4s, v4.8h, v0.h[0]
 	WORD  $0x0fc0f0a3 // bfmlalb v3.4s, v5.8h, v0.h[0]
 
-skip_248:
+skip_296:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_245
+	JMP added_293
 
-passed_244:
+passed_292:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_245:
+added_293:
 	SUBS $1, R3, R3
-	BEQ  keys_end_243
+	BEQ  keys_end_291
 	TST  $3, R3
-	BNE  step_241
+	BNE  step_289
 
-group_242:
+group_290:
 	MOVD  R5, R6
 	MOVWU (R6), R8
 	ADD   R12, R6, R6
@@ -9242,7 +10450,7 @@ group_242:
 	MOVWU (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_241
+	BNE   step_289
 	FMOVS (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F4
@@ -9280,25 +10488,25 @@ group_242:
 	WORD  $0x4fd1f0e3 // bfmlalt v3.4s, v7.8h, v1.h[1]
 	WORD  $0x0fc1f0e3 // bfmlalb v3.4s, v7.8h, v1.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_242
+	BNE   group_290
 
-keys_end_243:
+keys_end_291:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-rows_end_128:
+rows_end_152:
 	ADD $32, R9, R9
 	SUB $8, R10, R10
 
-strip_end_126:
+strip_end_150:
 
-strip_249:
+strip_297:
 	CMP  $4, R10
-	BLT  strip_end_250
+	BLT  strip_end_298
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -9306,30 +10514,30 @@ strip_249:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_251:
+rows_299:
 	CMP $10, R2
-	BGT tile_253
+	BGT tile_301
 	CMP $8, R2
-	BGT tile_254
+	BGT tile_302
 	CMP $7, R2
-	BGT tile_253
+	BGT tile_301
 	CMP $6, R2
-	BGT tile_255
+	BGT tile_303
 	CMP $5, R2
-	BGT tile_254
+	BGT tile_302
 	CMP $4, R2
-	BGT tile_256
+	BGT tile_304
 	CMP $3, R2
-	BGT tile_255
+	BGT tile_303
 	CMP $2, R2
-	BGT tile_256
+	BGT tile_304
 	CMP $1, R2
-	BGT tile_257
+	BGT tile_305
 	CMP $0, R2
-	BGT tile_258
-	JMP rows_end_252
+	BGT tile_306
+	JMP rows_end_300
 
-tile_253:
+tile_301:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -9348,227 +10556,276 @@ tile_253:
 	FMOVQ (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_259
+	CBZ   R7, plain_307
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_260
+	BEQ   leave_308
+	CMPW  R19, R7
+	BNE   scale_309
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_308
+
+scale_309:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_260:
+leave_308:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_261
+	BEQ   leave_310
+	CMPW  R19, R7
+	BNE   scale_311
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_310
+
+scale_311:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_261:
+leave_310:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_262
+	BEQ   leave_312
+	CMPW  R19, R7
+	BNE   scale_313
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_312
+
+scale_313:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_262:
+leave_312:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_263
+	BEQ   leave_314
+	CMPW  R19, R7
+	BNE   scale_315
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_314
+
+scale_315:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_263:
+leave_314:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_264
+	BEQ   leave_316
+	CMPW  R19, R7
+	BNE   scale_317
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_316
+
+scale_317:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_264:
+leave_316:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_265
+	BEQ   leave_318
+	CMPW  R19, R7
+	BNE   scale_319
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_318
+
+scale_319:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_265:
+leave_318:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_266
+	BEQ   leave_320
+	CMPW  R19, R7
+	BNE   scale_321
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_320
+
+scale_321:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_266:
+leave_320:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_267
+	BEQ   leave_322
+	CMPW  R19, R7
+	BNE   scale_323
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_322
+
+scale_323:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_267:
+leave_322:
 
-plain_259:
+plain_307:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_270
+	BLE  keys_end_326
 
-step_268:
+step_324:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_273
+	BNE  seen_329
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_273
+	BNE  seen_329
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_273
+	BNE  seen_329
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_271
+	BEQ  passed_327
 
-seen_273:
+seen_329:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F12
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_274
+	BEQ   skip_330
 	WORD  $0x4fd0f184 // bfmlalt v4.4s, v12.8h, v0.h[1]
 
-skip_274:
+skip_330:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_275
+	BEQ   skip_331
 	WORD  $0x0fc0f184 // bfmlalb v4.4s, v12.8h, v0.h[0]
 
-skip_275:
+skip_331:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_276
+	BEQ   skip_332
 	WORD  $0x4ff0f185 // bfmlalt v5.4s, v12.8h, v0.h[3]
 
-skip_276:
+skip_332:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_277
+	BEQ   skip_333
 	WORD  $0x0fe0f185 // bfmlalb v5.4s, v12.8h, v0.h[2]
 
-skip_277:
+skip_333:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_278
+	BEQ   skip_334
 	WORD  $0x4fd0f986 // bfmlalt v6.4s, v12.8h, v0.h[5]
 
-skip_278:
+skip_334:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_279
+	BEQ   skip_335
 	WORD  $0x0fc0f986 // bfmlalb v6.4s, v12.8h, v0.h[4]
 
-skip_279:
+skip_335:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_280
+	BEQ   skip_336
 	WORD  $0x4ff0f987 // bfmlalt v7.4s, v12.8h, v0.h[7]
 
-skip_280:
+skip_336:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_281
+	BEQ   skip_337
 	WORD  $0x0fe0f987 // bfmlalb v7.4s, v12.8h, v0.h[6]
 
-skip_281:
+skip_337:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_282
+	BEQ   skip_338
 	WORD  $0x4fd1f188 // bfmlalt v8.4s, v12.8h, v1.h[1]
 
-skip_282:
+skip_338:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_283
+	BEQ   skip_339
 	WORD  $0x0fc1f188 // bfmlalb v8.4s, v12.8h, v1.h[0]
 
-skip_283:
+skip_339:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_284
+	BEQ   skip_340
 	WORD  $0x4ff1f189 // bfmlalt v9.4s, v12.8h, v1.h[3]
 
-skip_284:
+skip_340:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_285
+	BEQ   skip_341
 	WORD  $0x0fe1f189 // bfmlalb v9.4s, v12.8h, v1.h[2]
 
-skip_285:
+skip_341:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_286
+	BEQ   skip_342
 	WORD  $0x4fd1f98a // bfmlalt v10.4s, v12.8h, v1.h[5]
 
-skip_286:
+skip_342:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_287
+	BEQ   skip_343
 	WORD  $0x0fc1f98a // bfmlalb v10.4s, v12.8h, v1.h[4]
 
-skip_287:
+skip_343:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_288
+	BEQ   skip_344
 	WORD  $0x4ff1f98b // bfmlalt v11.4s, v12.8h, v1.h[7]
 
-skip_288:
+skip_344:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_289
+	BEQ   skip_345
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 
-skip_289:
+skip_345:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_272
+	JMP added_328
 
-passed_271:
+passed_327:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_272:
+added_328:
 	SUBS $1, R3, R3
-	BNE  step_268
+	BNE  step_324
 
-keys_end_270:
+keys_end_326:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -9587,9 +10844,9 @@ keys_end_270:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_254:
+tile_302:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -9604,180 +10861,217 @@ tile_254:
 	FMOVQ (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_290
+	CBZ   R7, plain_346
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_291
+	BEQ   leave_347
+	CMPW  R19, R7
+	BNE   scale_348
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_347
+
+scale_348:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_291:
+leave_347:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_292
+	BEQ   leave_349
+	CMPW  R19, R7
+	BNE   scale_350
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_349
+
+scale_350:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_292:
+leave_349:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_293
+	BEQ   leave_351
+	CMPW  R19, R7
+	BNE   scale_352
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_351
+
+scale_352:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_293:
+leave_351:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_294
+	BEQ   leave_353
+	CMPW  R19, R7
+	BNE   scale_354
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_353
+
+scale_354:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_294:
+leave_353:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_295
+	BEQ   leave_355
+	CMPW  R19, R7
+	BNE   scale_356
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_355
+
+scale_356:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_295:
+leave_355:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_296
+	BEQ   leave_357
+	CMPW  R19, R7
+	BNE   scale_358
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_357
+
+scale_358:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_296:
+leave_357:
 
-plain_290:
+plain_346:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_299
+	BLE  keys_end_361
 
-step_297:
+step_359:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_302
+	BNE  seen_364
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_302
+	BNE  seen_364
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_300
+	BEQ  passed_362
 
-seen_302:
+seen_364:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F10
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_303
+	BEQ   skip_365
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 
-skip_303:
+skip_365:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_304
+	BEQ   skip_366
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 
-skip_304:
+skip_366:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_305
+	BEQ   skip_367
 	WORD  $0x4ff0f145 // bfmlalt v5.4s, v10.8h, v0.h[3]
 
-skip_305:
+skip_367:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_306
+	BEQ   skip_368
 	WORD  $0x0fe0f145 // bfmlalb v5.4s, v10.8h, v0.h[2]
 
-skip_306:
+skip_368:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_307
+	BEQ   skip_369
 	WORD  $0x4fd0f946 // bfmlalt v6.4s, v10.8h, v0.h[5]
 
-skip_307:
+skip_369:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_308
+	BEQ   skip_370
 	WORD  $0x0fc0f946 // bfmlalb v6.4s, v10.8h, v0.h[4]
 
-skip_308:
+skip_370:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_309
+	BEQ   skip_371
 	WORD  $0x4ff0f947 // bfmlalt v7.4s, v10.8h, v0.h[7]
 
-skip_309:
+skip_371:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_310
+	BEQ   skip_372
 	WORD  $0x0fe0f947 // bfmlalb v7.4s, v10.8h, v0.h[6]
 
-skip_310:
+skip_372:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_311
+	BEQ   skip_373
 	WORD  $0x4fd1f148 // bfmlalt v8.4s, v10.8h, v1.h[1]
 
-skip_311:
+skip_373:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_312
+	BEQ   skip_374
 	WORD  $0x0fc1f148 // bfmlalb v8.4s, v10.8h, v1.h[0]
 
-skip_312:
+skip_374:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_313
+	BEQ   skip_375
 	WORD  $0x4ff1f149 // bfmlalt v9.4s, v10.8h, v1.h[3]
 
-skip_313:
+skip_375:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_314
+	BEQ   skip_376
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 
-skip_314:
+skip_376:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_301
+	JMP added_363
 
-passed_300:
+passed_362:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_301:
+added_363:
 	SUBS $1, R3, R3
-	BNE  step_297
+	BNE  step_359
 
-keys_end_299:
+keys_end_361:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -9792,9 +11086,9 @@ keys_end_299:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_255:
+tile_303:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
@@ -9805,132 +11099,157 @@ tile_255:
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_315
+	CBZ   R7, plain_377
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_316
+	BEQ   leave_378
+	CMPW  R19, R7
+	BNE   scale_379
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_378
+
+scale_379:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_316:
+leave_378:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_317
+	BEQ   leave_380
+	CMPW  R19, R7
+	BNE   scale_381
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_380
+
+scale_381:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_317:
+leave_380:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_318
+	BEQ   leave_382
+	CMPW  R19, R7
+	BNE   scale_383
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_382
+
+scale_383:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_318:
+leave_382:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_319
+	BEQ   leave_384
+	CMPW  R19, R7
+	BNE   scale_385
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_384
+
+scale_385:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_319:
+leave_384:
 
-plain_315:
+plain_377:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_322
+	BLE  keys_end_388
 
-step_320:
+step_386:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_325
+	BNE  seen_391
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_323
+	BEQ  passed_389
 
-seen_325:
+seen_391:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F6
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_326
+	BEQ   skip_392
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
 
-skip_326:
+skip_392:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_327
+	BEQ   skip_393
 	WORD  $0x0fc0f0c2 // bfmlalb v2.4s, v6.8h, v0.h[0]
 
-skip_327:
+skip_393:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_328
+	BEQ   skip_394
 	WORD  $0x4ff0f0c3 // bfmlalt v3.4s, v6.8h, v0.h[3]
 
-skip_328:
+skip_394:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_329
+	BEQ   skip_395
 	WORD  $0x0fe0f0c3 // bfmlalb v3.4s, v6.8h, v0.h[2]
 
-skip_329:
+skip_395:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_330
+	BEQ   skip_396
 	WORD  $0x4fd0f8c4 // bfmlalt v4.4s, v6.8h, v0.h[5]
 
-skip_330:
+skip_396:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_331
+	BEQ   skip_397
 	WORD  $0x0fc0f8c4 // bfmlalb v4.4s, v6.8h, v0.h[4]
 
-skip_331:
+skip_397:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_332
+	BEQ   skip_398
 	WORD  $0x4ff0f8c5 // bfmlalt v5.4s, v6.8h, v0.h[7]
 
-skip_332:
+skip_398:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_333
+	BEQ   skip_399
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 
-skip_333:
+skip_399:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_324
+	JMP added_390
 
-passed_323:
+passed_389:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_324:
+added_390:
 	SUBS $1, R3, R3
-	BNE  step_320
+	BNE  step_386
 
-keys_end_322:
+keys_end_388:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F3, (R1)
@@ -9941,9 +11260,9 @@ keys_end_322:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_256:
+tile_304:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -9952,111 +11271,130 @@ tile_256:
 	FMOVQ (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_334
+	CBZ   R7, plain_400
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_335
+	BEQ   leave_401
+	CMPW  R19, R7
+	BNE   scale_402
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_401
+
+scale_402:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_335:
+leave_401:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_336
+	BEQ   leave_403
+	CMPW  R19, R7
+	BNE   scale_404
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_403
+
+scale_404:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_336:
+leave_403:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_337
+	BEQ   leave_405
+	CMPW  R19, R7
+	BNE   scale_406
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_405
+
+scale_406:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_337:
+leave_405:
 
-plain_334:
+plain_400:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_340
+	BLE  keys_end_409
 
-step_338:
+step_407:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_343
+	BNE   seen_412
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_341
+	BEQ   passed_410
 
-seen_343:
+seen_412:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_344
+	BEQ   skip_413
 	WORD  $0x4fd0f0e4 // bfmlalt v4.4s, v7.8h, v0.h[1]
 
-skip_344:
+skip_413:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_345
+	BEQ   skip_414
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 
-skip_345:
+skip_414:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_346
+	BEQ   skip_415
 	WORD  $0x4ff0f0e5 // bfmlalt v5.4s, v7.8h, v0.h[3]
 
-skip_346:
+skip_415:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_347
+	BEQ   skip_416
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 
-skip_347:
+skip_416:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_348
+	BEQ   skip_417
 	WORD  $0x4fd1f0e6 // bfmlalt v6.4s, v7.8h, v1.h[1]
 
-skip_348:
+skip_417:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_349
+	BEQ   skip_418
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 
-skip_349:
+skip_418:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_342
+	JMP added_411
 
-passed_341:
+passed_410:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_342:
+added_411:
 	SUBS $1, R3, R3
-	BNE  step_338
+	BNE  step_407
 
-keys_end_340:
+keys_end_409:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -10065,179 +11403,199 @@ keys_end_340:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_257:
+tile_305:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_350
+	CBZ   R7, plain_419
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_351
+	BEQ   leave_420
+	CMPW  R19, R7
+	BNE   scale_421
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_420
+
+scale_421:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_351:
+leave_420:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_352
+	BEQ   leave_422
+	CMPW  R19, R7
+	BNE   scale_423
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_422
+
+scale_423:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_352:
+leave_422:
 
-plain_350:
+plain_419:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_355
+	BLE  keys_end_426
 
-step_353:
+step_424:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_356
+	BEQ  passed_427
 
-seen_358:
+seen_429:
 	FMOVD (R5), F0
 	FMOVQ (R4), F4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_359
+	BEQ   skip_430
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
 
-skip_359:
+skip_430:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_360
+	BEQ   skip_431
 	WORD  $0x0fc0f082 // bfmlalb v2.4s, v4.8h, v0.h[0]
 
-skip_360:
+skip_431:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_361
+	BEQ   skip_432
 	WORD  $0x4ff0f083 // bfmlalt v3.4s, v4.8h, v0.h[3]
 
-skip_361:
+skip_432:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_362
+	BEQ   skip_433
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 
-skip_362:
+skip_433:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_357
+	JMP added_428
 
-passed_356:
+passed_427:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_357:
+added_428:
 	SUBS $1, R3, R3
-	BNE  step_353
+	BNE  step_424
 
-keys_end_355:
+keys_end_426:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_258:
+tile_306:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_363
+	CBZ   R7, plain_434
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_364
+	BEQ   leave_435
+	CMPW  R19, R7
+	BNE   scale_436
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_435
+
+scale_436:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_364:
+leave_435:
 
-plain_363:
+plain_434:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_367
+	BLE  keys_end_439
 
-step_365:
+step_437:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_368
+	BEQ   passed_440
 
-seen_370:
+seen_442:
 	FMOVS (R5), F0
 	FMOVQ (R4), F3
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_371
+	BEQ   skip_443
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 
-skip_371:
+skip_443:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_372
+	BEQ   skip_444
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 
-skip_372:
+skip_444:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_369
+	JMP added_441
 
-passed_368:
+passed_440:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_369:
+added_441:
 	SUBS $1, R3, R3
-	BNE  step_365
+	BNE  step_437
 
-keys_end_367:
+keys_end_439:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-rows_end_252:
+rows_end_300:
 	ADD $16, R9, R9
 	SUB $4, R10, R10
 
-strip_end_250:
+strip_end_298:
 
-strip_373:
+strip_445:
 	CMP  $2, R10
-	BLT  strip_end_374
+	BLT  strip_end_446
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -10245,30 +11603,30 @@ strip_373:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_375:
+rows_447:
 	CMP $10, R2
-	BGT tile_377
+	BGT tile_449
 	CMP $8, R2
-	BGT tile_378
+	BGT tile_450
 	CMP $7, R2
-	BGT tile_377
+	BGT tile_449
 	CMP $6, R2
-	BGT tile_379
+	BGT tile_451
 	CMP $5, R2
-	BGT tile_378
+	BGT tile_450
 	CMP $4, R2
-	BGT tile_380
+	BGT tile_452
 	CMP $3, R2
-	BGT tile_379
+	BGT tile_451
 	CMP $2, R2
-	BGT tile_380
+	BGT tile_452
 	CMP $1, R2
-	BGT tile_381
+	BGT tile_453
 	CMP $0, R2
-	BGT tile_382
-	JMP rows_end_376
+	BGT tile_454
+	JMP rows_end_448
 
-tile_377:
+tile_449:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -10287,227 +11645,276 @@ tile_377:
 	FMOVD (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_383
+	CBZ   R7, plain_455
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_384
+	BEQ   leave_456
+	CMPW  R19, R7
+	BNE   scale_457
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_456
+
+scale_457:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_384:
+leave_456:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_385
+	BEQ   leave_458
+	CMPW  R19, R7
+	BNE   scale_459
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_458
+
+scale_459:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_385:
+leave_458:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_386
+	BEQ   leave_460
+	CMPW  R19, R7
+	BNE   scale_461
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_460
+
+scale_461:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_386:
+leave_460:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_387
+	BEQ   leave_462
+	CMPW  R19, R7
+	BNE   scale_463
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_462
+
+scale_463:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_387:
+leave_462:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_388
+	BEQ   leave_464
+	CMPW  R19, R7
+	BNE   scale_465
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_464
+
+scale_465:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_388:
+leave_464:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_389
+	BEQ   leave_466
+	CMPW  R19, R7
+	BNE   scale_467
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_466
+
+scale_467:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_389:
+leave_466:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_390
+	BEQ   leave_468
+	CMPW  R19, R7
+	BNE   scale_469
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_468
+
+scale_469:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_390:
+leave_468:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_391
+	BEQ   leave_470
+	CMPW  R19, R7
+	BNE   scale_471
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_470
+
+scale_471:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_391:
+leave_470:
 
-plain_383:
+plain_455:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_394
+	BLE  keys_end_474
 
-step_392:
+step_472:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_397
+	BNE  seen_477
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_397
+	BNE  seen_477
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_397
+	BNE  seen_477
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_395
+	BEQ  passed_475
 
-seen_397:
+seen_477:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVD (R4), F12
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_398
+	BEQ   skip_478
 	WORD  $0x4fd0f184 // bfmlalt v4.4s, v12.8h, v0.h[1]
 
-skip_398:
+skip_478:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_399
+	BEQ   skip_479
 	WORD  $0x0fc0f184 // bfmlalb v4.4s, v12.8h, v0.h[0]
 
-skip_399:
+skip_479:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_400
+	BEQ   skip_480
 	WORD  $0x4ff0f185 // bfmlalt v5.4s, v12.8h, v0.h[3]
 
-skip_400:
+skip_480:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_401
+	BEQ   skip_481
 	WORD  $0x0fe0f185 // bfmlalb v5.4s, v12.8h, v0.h[2]
 
-skip_401:
+skip_481:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_402
+	BEQ   skip_482
 	WORD  $0x4fd0f986 // bfmlalt v6.4s, v12.8h, v0.h[5]
 
-skip_402:
+skip_482:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_403
+	BEQ   skip_483
 	WORD  $0x0fc0f986 // bfmlalb v6.4s, v12.8h, v0.h[4]
 
-skip_403:
+skip_483:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_404
+	BEQ   skip_484
 	WORD  $0x4ff0f987 // bfmlalt v7.4s, v12.8h, v0.h[7]
 
-skip_404:
+skip_484:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_405
+	BEQ   skip_485
 	WORD  $0x0fe0f987 // bfmlalb v7.4s, v12.8h, v0.h[6]
 
-skip_405:
+skip_485:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_406
+	BEQ   skip_486
 	WORD  $0x4fd1f188 // bfmlalt v8.4s, v12.8h, v1.h[1]
 
-skip_406:
+skip_486:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_407
+	BEQ   skip_487
 	WORD  $0x0fc1f188 // bfmlalb v8.4s, v12.8h, v1.h[0]
 
-skip_407:
+skip_487:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_408
+	BEQ   skip_488
 	WORD  $0x4ff1f189 // bfmlalt v9.4s, v12.8h, v1.h[3]
 
-skip_408:
+skip_488:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_409
+	BEQ   skip_489
 	WORD  $0x0fe1f189 // bfmlalb v9.4s, v12.8h, v1.h[2]
 
-skip_409:
+skip_489:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_410
+	BEQ   skip_490
 	WORD  $0x4fd1f98a // bfmlalt v10.4s, v12.8h, v1.h[5]
 
-skip_410:
+skip_490:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_411
+	BEQ   skip_491
 	WORD  $0x0fc1f98a // bfmlalb v10.4s, v12.8h, v1.h[4]
 
-skip_411:
+skip_491:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_412
+	BEQ   skip_492
 	WORD  $0x4ff1f98b // bfmlalt v11.4s, v12.8h, v1.h[7]
 
-skip_412:
+skip_492:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_413
+	BEQ   skip_493
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 
-skip_413:
+skip_493:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_396
+	JMP added_476
 
-passed_395:
+passed_475:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_396:
+added_476:
 	SUBS $1, R3, R3
-	BNE  step_392
+	BNE  step_472
 
-keys_end_394:
+keys_end_474:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -10526,9 +11933,9 @@ keys_end_394:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_378:
+tile_450:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -10543,180 +11950,217 @@ tile_378:
 	FMOVD (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_414
+	CBZ   R7, plain_494
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_415
+	BEQ   leave_495
+	CMPW  R19, R7
+	BNE   scale_496
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_495
+
+scale_496:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_415:
+leave_495:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_416
+	BEQ   leave_497
+	CMPW  R19, R7
+	BNE   scale_498
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_497
+
+scale_498:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_416:
+leave_497:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_417
+	BEQ   leave_499
+	CMPW  R19, R7
+	BNE   scale_500
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_499
+
+scale_500:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_417:
+leave_499:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_418
+	BEQ   leave_501
+	CMPW  R19, R7
+	BNE   scale_502
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_501
+
+scale_502:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_418:
+leave_501:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_419
+	BEQ   leave_503
+	CMPW  R19, R7
+	BNE   scale_504
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_503
+
+scale_504:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_419:
+leave_503:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_420
+	BEQ   leave_505
+	CMPW  R19, R7
+	BNE   scale_506
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_505
+
+scale_506:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_420:
+leave_505:
 
-plain_414:
+plain_494:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_423
+	BLE  keys_end_509
 
-step_421:
+step_507:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_426
+	BNE  seen_512
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_426
+	BNE  seen_512
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_424
+	BEQ  passed_510
 
-seen_426:
+seen_512:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVD (R4), F10
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_427
+	BEQ   skip_513
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 
-skip_427:
+skip_513:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_428
+	BEQ   skip_514
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 
-skip_428:
+skip_514:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_429
+	BEQ   skip_515
 	WORD  $0x4ff0f145 // bfmlalt v5.4s, v10.8h, v0.h[3]
 
-skip_429:
+skip_515:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_430
+	BEQ   skip_516
 	WORD  $0x0fe0f145 // bfmlalb v5.4s, v10.8h, v0.h[2]
 
-skip_430:
+skip_516:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_431
+	BEQ   skip_517
 	WORD  $0x4fd0f946 // bfmlalt v6.4s, v10.8h, v0.h[5]
 
-skip_431:
+skip_517:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_432
+	BEQ   skip_518
 	WORD  $0x0fc0f946 // bfmlalb v6.4s, v10.8h, v0.h[4]
 
-skip_432:
+skip_518:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_433
+	BEQ   skip_519
 	WORD  $0x4ff0f947 // bfmlalt v7.4s, v10.8h, v0.h[7]
 
-skip_433:
+skip_519:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_434
+	BEQ   skip_520
 	WORD  $0x0fe0f947 // bfmlalb v7.4s, v10.8h, v0.h[6]
 
-skip_434:
+skip_520:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_435
+	BEQ   skip_521
 	WORD  $0x4fd1f148 // bfmlalt v8.4s, v10.8h, v1.h[1]
 
-skip_435:
+skip_521:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_436
+	BEQ   skip_522
 	WORD  $0x0fc1f148 // bfmlalb v8.4s, v10.8h, v1.h[0]
 
-skip_436:
+skip_522:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_437
+	BEQ   skip_523
 	WORD  $0x4ff1f149 // bfmlalt v9.4s, v10.8h, v1.h[3]
 
-skip_437:
+skip_523:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_438
+	BEQ   skip_524
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 
-skip_438:
+skip_524:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_425
+	JMP added_511
 
-passed_424:
+passed_510:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_425:
+added_511:
 	SUBS $1, R3, R3
-	BNE  step_421
+	BNE  step_507
 
-keys_end_423:
+keys_end_509:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -10731,9 +12175,9 @@ keys_end_423:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_379:
+tile_451:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
@@ -10744,132 +12188,157 @@ tile_379:
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_439
+	CBZ   R7, plain_525
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_440
+	BEQ   leave_526
+	CMPW  R19, R7
+	BNE   scale_527
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_526
+
+scale_527:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_440:
+leave_526:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_441
+	BEQ   leave_528
+	CMPW  R19, R7
+	BNE   scale_529
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_528
+
+scale_529:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_441:
+leave_528:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_442
+	BEQ   leave_530
+	CMPW  R19, R7
+	BNE   scale_531
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_530
+
+scale_531:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_442:
+leave_530:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_443
+	BEQ   leave_532
+	CMPW  R19, R7
+	BNE   scale_533
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_532
+
+scale_533:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_443:
+leave_532:
 
-plain_439:
+plain_525:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_446
+	BLE  keys_end_536
 
-step_444:
+step_534:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_449
+	BNE  seen_539
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_447
+	BEQ  passed_537
 
-seen_449:
+seen_539:
 	FMOVQ (R5), F0
 	FMOVD (R4), F6
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_450
+	BEQ   skip_540
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
 
-skip_450:
+skip_540:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_451
+	BEQ   skip_541
 	WORD  $0x0fc0f0c2 // bfmlalb v2.4s, v6.8h, v0.h[0]
 
-skip_451:
+skip_541:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_452
+	BEQ   skip_542
 	WORD  $0x4ff0f0c3 // bfmlalt v3.4s, v6.8h, v0.h[3]
 
-skip_452:
+skip_542:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_453
+	BEQ   skip_543
 	WORD  $0x0fe0f0c3 // bfmlalb v3.4s, v6.8h, v0.h[2]
 
-skip_453:
+skip_543:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_454
+	BEQ   skip_544
 	WORD  $0x4fd0f8c4 // bfmlalt v4.4s, v6.8h, v0.h[5]
 
-skip_454:
+skip_544:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_455
+	BEQ   skip_545
 	WORD  $0x0fc0f8c4 // bfmlalb v4.4s, v6.8h, v0.h[4]
 
-skip_455:
+skip_545:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_456
+	BEQ   skip_546
 	WORD  $0x4ff0f8c5 // bfmlalt v5.4s, v6.8h, v0.h[7]
 
-skip_456:
+skip_546:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_457
+	BEQ   skip_547
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 
-skip_457:
+skip_547:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_448
+	JMP added_538
 
-passed_447:
+passed_537:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_448:
+added_538:
 	SUBS $1, R3, R3
-	BNE  step_444
+	BNE  step_534
 
-keys_end_446:
+keys_end_536:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	FMOVD F3, (R1)
@@ -10880,9 +12349,9 @@ keys_end_446:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_380:
+tile_452:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -10891,111 +12360,130 @@ tile_380:
 	FMOVD (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_458
+	CBZ   R7, plain_548
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_459
+	BEQ   leave_549
+	CMPW  R19, R7
+	BNE   scale_550
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_549
+
+scale_550:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_459:
+leave_549:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_460
+	BEQ   leave_551
+	CMPW  R19, R7
+	BNE   scale_552
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_551
+
+scale_552:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_460:
+leave_551:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_461
+	BEQ   leave_553
+	CMPW  R19, R7
+	BNE   scale_554
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_553
+
+scale_554:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_461:
+leave_553:
 
-plain_458:
+plain_548:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_464
+	BLE  keys_end_557
 
-step_462:
+step_555:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_467
+	BNE   seen_560
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_465
+	BEQ   passed_558
 
-seen_467:
+seen_560:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVD (R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_468
+	BEQ   skip_561
 	WORD  $0x4fd0f0e4 // bfmlalt v4.4s, v7.8h, v0.h[1]
 
-skip_468:
+skip_561:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_469
+	BEQ   skip_562
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 
-skip_469:
+skip_562:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_470
+	BEQ   skip_563
 	WORD  $0x4ff0f0e5 // bfmlalt v5.4s, v7.8h, v0.h[3]
 
-skip_470:
+skip_563:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_471
+	BEQ   skip_564
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 
-skip_471:
+skip_564:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_472
+	BEQ   skip_565
 	WORD  $0x4fd1f0e6 // bfmlalt v6.4s, v7.8h, v1.h[1]
 
-skip_472:
+skip_565:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_473
+	BEQ   skip_566
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 
-skip_473:
+skip_566:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_466
+	JMP added_559
 
-passed_465:
+passed_558:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_466:
+added_559:
 	SUBS $1, R3, R3
-	BNE  step_462
+	BNE  step_555
 
-keys_end_464:
+keys_end_557:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -11004,179 +12492,199 @@ keys_end_464:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_381:
+tile_453:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_474
+	CBZ   R7, plain_567
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_475
+	BEQ   leave_568
+	CMPW  R19, R7
+	BNE   scale_569
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_568
+
+scale_569:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_475:
+leave_568:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_476
+	BEQ   leave_570
+	CMPW  R19, R7
+	BNE   scale_571
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_570
+
+scale_571:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_476:
+leave_570:
 
-plain_474:
+plain_567:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_479
+	BLE  keys_end_574
 
-step_477:
+step_572:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_480
+	BEQ  passed_575
 
-seen_482:
+seen_577:
 	FMOVD (R5), F0
 	FMOVD (R4), F4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_483
+	BEQ   skip_578
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
 
-skip_483:
+skip_578:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_484
+	BEQ   skip_579
 	WORD  $0x0fc0f082 // bfmlalb v2.4s, v4.8h, v0.h[0]
 
-skip_484:
+skip_579:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_485
+	BEQ   skip_580
 	WORD  $0x4ff0f083 // bfmlalt v3.4s, v4.8h, v0.h[3]
 
-skip_485:
+skip_580:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_486
+	BEQ   skip_581
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 
-skip_486:
+skip_581:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_481
+	JMP added_576
 
-passed_480:
+passed_575:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_481:
+added_576:
 	SUBS $1, R3, R3
-	BNE  step_477
+	BNE  step_572
 
-keys_end_479:
+keys_end_574:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_382:
+tile_454:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_487
+	CBZ   R7, plain_582
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_488
+	BEQ   leave_583
+	CMPW  R19, R7
+	BNE   scale_584
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_583
+
+scale_584:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_488:
+leave_583:
 
-plain_487:
+plain_582:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_491
+	BLE  keys_end_587
 
-step_489:
+step_585:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_492
+	BEQ   passed_588
 
-seen_494:
+seen_590:
 	FMOVS (R5), F0
 	FMOVD (R4), F3
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_495
+	BEQ   skip_591
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 
-skip_495:
+skip_591:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_496
+	BEQ   skip_592
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 
-skip_496:
+skip_592:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_493
+	JMP added_589
 
-passed_492:
+passed_588:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_493:
+added_589:
 	SUBS $1, R3, R3
-	BNE  step_489
+	BNE  step_585
 
-keys_end_491:
+keys_end_587:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-rows_end_376:
+rows_end_448:
 	ADD $8, R9, R9
 	SUB $2, R10, R10
 
-strip_end_374:
+strip_end_446:
 
-strip_497:
+strip_593:
 	CMP  $1, R10
-	BLT  strip_end_498
+	BLT  strip_end_594
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -11184,30 +12692,30 @@ strip_497:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_499:
+rows_595:
 	CMP $10, R2
-	BGT tile_501
+	BGT tile_597
 	CMP $8, R2
-	BGT tile_502
+	BGT tile_598
 	CMP $7, R2
-	BGT tile_501
+	BGT tile_597
 	CMP $6, R2
-	BGT tile_503
+	BGT tile_599
 	CMP $5, R2
-	BGT tile_502
+	BGT tile_598
 	CMP $4, R2
-	BGT tile_504
+	BGT tile_600
 	CMP $3, R2
-	BGT tile_503
+	BGT tile_599
 	CMP $2, R2
-	BGT tile_504
+	BGT tile_600
 	CMP $1, R2
-	BGT tile_505
+	BGT tile_601
 	CMP $0, R2
-	BGT tile_506
-	JMP rows_end_500
+	BGT tile_602
+	JMP rows_end_596
 
-tile_501:
+tile_597:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -11226,227 +12734,276 @@ tile_501:
 	FMOVS (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_507
+	CBZ   R7, plain_603
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_508
+	BEQ   leave_604
+	CMPW  R19, R7
+	BNE   scale_605
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_604
+
+scale_605:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_508:
+leave_604:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_509
+	BEQ   leave_606
+	CMPW  R19, R7
+	BNE   scale_607
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_606
+
+scale_607:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_509:
+leave_606:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_510
+	BEQ   leave_608
+	CMPW  R19, R7
+	BNE   scale_609
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_608
+
+scale_609:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_510:
+leave_608:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_511
+	BEQ   leave_610
+	CMPW  R19, R7
+	BNE   scale_611
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_610
+
+scale_611:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_511:
+leave_610:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_512
+	BEQ   leave_612
+	CMPW  R19, R7
+	BNE   scale_613
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_612
+
+scale_613:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_512:
+leave_612:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_513
+	BEQ   leave_614
+	CMPW  R19, R7
+	BNE   scale_615
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_614
+
+scale_615:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_513:
+leave_614:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_514
+	BEQ   leave_616
+	CMPW  R19, R7
+	BNE   scale_617
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_616
+
+scale_617:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_514:
+leave_616:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_515
+	BEQ   leave_618
+	CMPW  R19, R7
+	BNE   scale_619
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_618
+
+scale_619:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_515:
+leave_618:
 
-plain_507:
+plain_603:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_518
+	BLE  keys_end_622
 
-step_516:
+step_620:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_521
+	BNE  seen_625
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_521
+	BNE  seen_625
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_521
+	BNE  seen_625
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_519
+	BEQ  passed_623
 
-seen_521:
+seen_625:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVS (R4), F12
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_522
+	BEQ   skip_626
 	WORD  $0x4fd0f184 // bfmlalt v4.4s, v12.8h, v0.h[1]
 
-skip_522:
+skip_626:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_523
+	BEQ   skip_627
 	WORD  $0x0fc0f184 // bfmlalb v4.4s, v12.8h, v0.h[0]
 
-skip_523:
+skip_627:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_524
+	BEQ   skip_628
 	WORD  $0x4ff0f185 // bfmlalt v5.4s, v12.8h, v0.h[3]
 
-skip_524:
+skip_628:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_525
+	BEQ   skip_629
 	WORD  $0x0fe0f185 // bfmlalb v5.4s, v12.8h, v0.h[2]
 
-skip_525:
+skip_629:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_526
+	BEQ   skip_630
 	WORD  $0x4fd0f986 // bfmlalt v6.4s, v12.8h, v0.h[5]
 
-skip_526:
+skip_630:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_527
+	BEQ   skip_631
 	WORD  $0x0fc0f986 // bfmlalb v6.4s, v12.8h, v0.h[4]
 
-skip_527:
+skip_631:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_528
+	BEQ   skip_632
 	WORD  $0x4ff0f987 // bfmlalt v7.4s, v12.8h, v0.h[7]
 
-skip_528:
+skip_632:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_529
+	BEQ   skip_633
 	WORD  $0x0fe0f987 // bfmlalb v7.4s, v12.8h, v0.h[6]
 
-skip_529:
+skip_633:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_530
+	BEQ   skip_634
 	WORD  $0x4fd1f188 // bfmlalt v8.4s, v12.8h, v1.h[1]
 
-skip_530:
+skip_634:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_531
+	BEQ   skip_635
 	WORD  $0x0fc1f188 // bfmlalb v8.4s, v12.8h, v1.h[0]
 
-skip_531:
+skip_635:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_532
+	BEQ   skip_636
 	WORD  $0x4ff1f189 // bfmlalt v9.4s, v12.8h, v1.h[3]
 
-skip_532:
+skip_636:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_533
+	BEQ   skip_637
 	WORD  $0x0fe1f189 // bfmlalb v9.4s, v12.8h, v1.h[2]
 
-skip_533:
+skip_637:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_534
+	BEQ   skip_638
 	WORD  $0x4fd1f98a // bfmlalt v10.4s, v12.8h, v1.h[5]
 
-skip_534:
+skip_638:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_535
+	BEQ   skip_639
 	WORD  $0x0fc1f98a // bfmlalb v10.4s, v12.8h, v1.h[4]
 
-skip_535:
+skip_639:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_536
+	BEQ   skip_640
 	WORD  $0x4ff1f98b // bfmlalt v11.4s, v12.8h, v1.h[7]
 
-skip_536:
+skip_640:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_537
+	BEQ   skip_641
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 
-skip_537:
+skip_641:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_520
+	JMP added_624
 
-passed_519:
+passed_623:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_520:
+added_624:
 	SUBS $1, R3, R3
-	BNE  step_516
+	BNE  step_620
 
-keys_end_518:
+keys_end_622:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -11465,9 +13022,9 @@ keys_end_518:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_502:
+tile_598:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -11482,180 +13039,217 @@ tile_502:
 	FMOVS (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_538
+	CBZ   R7, plain_642
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_539
+	BEQ   leave_643
+	CMPW  R19, R7
+	BNE   scale_644
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_643
+
+scale_644:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_539:
+leave_643:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_540
+	BEQ   leave_645
+	CMPW  R19, R7
+	BNE   scale_646
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_645
+
+scale_646:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_540:
+leave_645:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_541
+	BEQ   leave_647
+	CMPW  R19, R7
+	BNE   scale_648
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_647
+
+scale_648:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_541:
+leave_647:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_542
+	BEQ   leave_649
+	CMPW  R19, R7
+	BNE   scale_650
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_649
+
+scale_650:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_542:
+leave_649:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_543
+	BEQ   leave_651
+	CMPW  R19, R7
+	BNE   scale_652
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_651
+
+scale_652:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_543:
+leave_651:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_544
+	BEQ   leave_653
+	CMPW  R19, R7
+	BNE   scale_654
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_653
+
+scale_654:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_544:
+leave_653:
 
-plain_538:
+plain_642:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_547
+	BLE  keys_end_657
 
-step_545:
+step_655:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_550
+	BNE  seen_660
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_550
+	BNE  seen_660
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_548
+	BEQ  passed_658
 
-seen_550:
+seen_660:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVS (R4), F10
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_551
+	BEQ   skip_661
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 
-skip_551:
+skip_661:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_552
+	BEQ   skip_662
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 
-skip_552:
+skip_662:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_553
+	BEQ   skip_663
 	WORD  $0x4ff0f145 // bfmlalt v5.4s, v10.8h, v0.h[3]
 
-skip_553:
+skip_663:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_554
+	BEQ   skip_664
 	WORD  $0x0fe0f145 // bfmlalb v5.4s, v10.8h, v0.h[2]
 
-skip_554:
+skip_664:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_555
+	BEQ   skip_665
 	WORD  $0x4fd0f946 // bfmlalt v6.4s, v10.8h, v0.h[5]
 
-skip_555:
+skip_665:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_556
+	BEQ   skip_666
 	WORD  $0x0fc0f946 // bfmlalb v6.4s, v10.8h, v0.h[4]
 
-skip_556:
+skip_666:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_557
+	BEQ   skip_667
 	WORD  $0x4ff0f947 // bfmlalt v7.4s, v10.8h, v0.h[7]
 
-skip_557:
+skip_667:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_558
+	BEQ   skip_668
 	WORD  $0x0fe0f947 // bfmlalb v7.4s, v10.8h, v0.h[6]
 
-skip_558:
+skip_668:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_559
+	BEQ   skip_669
 	WORD  $0x4fd1f148 // bfmlalt v8.4s, v10.8h, v1.h[1]
 
-skip_559:
+skip_669:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_560
+	BEQ   skip_670
 	WORD  $0x0fc1f148 // bfmlalb v8.4s, v10.8h, v1.h[0]
 
-skip_560:
+skip_670:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_561
+	BEQ   skip_671
 	WORD  $0x4ff1f149 // bfmlalt v9.4s, v10.8h, v1.h[3]
 
-skip_561:
+skip_671:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_562
+	BEQ   skip_672
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 
-skip_562:
+skip_672:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_549
+	JMP added_659
 
-passed_548:
+passed_658:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_549:
+added_659:
 	SUBS $1, R3, R3
-	BNE  step_545
+	BNE  step_655
 
-keys_end_547:
+keys_end_657:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -11670,9 +13264,9 @@ keys_end_547:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_503:
+tile_599:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
@@ -11683,132 +13277,157 @@ tile_503:
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_563
+	CBZ   R7, plain_673
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_564
+	BEQ   leave_674
+	CMPW  R19, R7
+	BNE   scale_675
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_674
+
+scale_675:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_564:
+leave_674:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_565
+	BEQ   leave_676
+	CMPW  R19, R7
+	BNE   scale_677
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_676
+
+scale_677:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_565:
+leave_676:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_566
+	BEQ   leave_678
+	CMPW  R19, R7
+	BNE   scale_679
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_678
+
+scale_679:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_566:
+leave_678:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_567
+	BEQ   leave_680
+	CMPW  R19, R7
+	BNE   scale_681
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_680
+
+scale_681:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_567:
+leave_680:
 
-plain_563:
+plain_673:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_570
+	BLE  keys_end_684
 
-step_568:
+step_682:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_573
+	BNE  seen_687
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_571
+	BEQ  passed_685
 
-seen_573:
+seen_687:
 	FMOVQ (R5), F0
 	FMOVS (R4), F6
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_574
+	BEQ   skip_688
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
 
-skip_574:
+skip_688:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_575
+	BEQ   skip_689
 	WORD  $0x0fc0f0c2 // bfmlalb v2.4s, v6.8h, v0.h[0]
 
-skip_575:
+skip_689:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_576
+	BEQ   skip_690
 	WORD  $0x4ff0f0c3 // bfmlalt v3.4s, v6.8h, v0.h[3]
 
-skip_576:
+skip_690:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_577
+	BEQ   skip_691
 	WORD  $0x0fe0f0c3 // bfmlalb v3.4s, v6.8h, v0.h[2]
 
-skip_577:
+skip_691:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_578
+	BEQ   skip_692
 	WORD  $0x4fd0f8c4 // bfmlalt v4.4s, v6.8h, v0.h[5]
 
-skip_578:
+skip_692:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_579
+	BEQ   skip_693
 	WORD  $0x0fc0f8c4 // bfmlalb v4.4s, v6.8h, v0.h[4]
 
-skip_579:
+skip_693:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_580
+	BEQ   skip_694
 	WORD  $0x4ff0f8c5 // bfmlalt v5.4s, v6.8h, v0.h[7]
 
-skip_580:
+skip_694:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_581
+	BEQ   skip_695
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 
-skip_581:
+skip_695:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_572
+	JMP added_686
 
-passed_571:
+passed_685:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_572:
+added_686:
 	SUBS $1, R3, R3
-	BNE  step_568
+	BNE  step_682
 
-keys_end_570:
+keys_end_684:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	FMOVS F3, (R1)
@@ -11819,9 +13438,9 @@ keys_end_570:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_504:
+tile_600:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -11830,111 +13449,130 @@ tile_504:
 	FMOVS (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_582
+	CBZ   R7, plain_696
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_583
+	BEQ   leave_697
+	CMPW  R19, R7
+	BNE   scale_698
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_697
+
+scale_698:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_583:
+leave_697:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_584
+	BEQ   leave_699
+	CMPW  R19, R7
+	BNE   scale_700
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_699
+
+scale_700:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_584:
+leave_699:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_585
+	BEQ   leave_701
+	CMPW  R19, R7
+	BNE   scale_702
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_701
+
+scale_702:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_585:
+leave_701:
 
-plain_582:
+plain_696:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_588
+	BLE  keys_end_705
 
-step_586:
+step_703:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_591
+	BNE   seen_708
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_589
+	BEQ   passed_706
 
-seen_591:
+seen_708:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVS (R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_592
+	BEQ   skip_709
 	WORD  $0x4fd0f0e4 // bfmlalt v4.4s, v7.8h, v0.h[1]
 
-skip_592:
+skip_709:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_593
+	BEQ   skip_710
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 
-skip_593:
+skip_710:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_594
+	BEQ   skip_711
 	WORD  $0x4ff0f0e5 // bfmlalt v5.4s, v7.8h, v0.h[3]
 
-skip_594:
+skip_711:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_595
+	BEQ   skip_712
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 
-skip_595:
+skip_712:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_596
+	BEQ   skip_713
 	WORD  $0x4fd1f0e6 // bfmlalt v6.4s, v7.8h, v1.h[1]
 
-skip_596:
+skip_713:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_597
+	BEQ   skip_714
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 
-skip_597:
+skip_714:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_590
+	JMP added_707
 
-passed_589:
+passed_706:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_590:
+added_707:
 	SUBS $1, R3, R3
-	BNE  step_586
+	BNE  step_703
 
-keys_end_588:
+keys_end_705:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -11943,175 +13581,195 @@ keys_end_588:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_505:
+tile_601:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_598
+	CBZ   R7, plain_715
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_599
+	BEQ   leave_716
+	CMPW  R19, R7
+	BNE   scale_717
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_716
+
+scale_717:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_599:
+leave_716:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_600
+	BEQ   leave_718
+	CMPW  R19, R7
+	BNE   scale_719
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_718
+
+scale_719:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_600:
+leave_718:
 
-plain_598:
+plain_715:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_603
+	BLE  keys_end_722
 
-step_601:
+step_720:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_604
+	BEQ  passed_723
 
-seen_606:
+seen_725:
 	FMOVD (R5), F0
 	FMOVS (R4), F4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_607
+	BEQ   skip_726
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
 
-skip_607:
+skip_726:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_608
+	BEQ   skip_727
 	WORD  $0x0fc0f082 // bfmlalb v2.4s, v4.8h, v0.h[0]
 
-skip_608:
+skip_727:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_609
+	BEQ   skip_728
 	WORD  $0x4ff0f083 // bfmlalt v3.4s, v4.8h, v0.h[3]
 
-skip_609:
+skip_728:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_610
+	BEQ   skip_729
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 
-skip_610:
+skip_729:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_605
+	JMP added_724
 
-passed_604:
+passed_723:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_605:
+added_724:
 	SUBS $1, R3, R3
-	BNE  step_601
+	BNE  step_720
 
-keys_end_603:
+keys_end_722:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_506:
+tile_602:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_611
+	CBZ   R7, plain_730
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_612
+	BEQ   leave_731
+	CMPW  R19, R7
+	BNE   scale_732
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_731
+
+scale_732:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_612:
+leave_731:
 
-plain_611:
+plain_730:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_615
+	BLE  keys_end_735
 
-step_613:
+step_733:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_616
+	BEQ   passed_736
 
-seen_618:
+seen_738:
 	FMOVS (R5), F0
 	FMOVS (R4), F3
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_619
+	BEQ   skip_739
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 
-skip_619:
+skip_739:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_620
+	BEQ   skip_740
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 
-skip_620:
+skip_740:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_617
+	JMP added_737
 
-passed_616:
+passed_736:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_617:
+added_737:
 	SUBS $1, R3, R3
-	BNE  step_613
+	BNE  step_733
 
-keys_end_615:
+keys_end_735:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-rows_end_500:
+rows_end_596:
 	ADD $4, R9, R9
 	SUB $1, R10, R10
 
-strip_end_498:
+strip_end_594:
 	RET
 
 // func ValueTilePairsCausal(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols, seen int)
@@ -12202,9 +13860,18 @@ tile_5:
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V28.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
 	BEQ   leave_12
+	CMPW  R19, R7
+	BNE   scale_13
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_12
+
+scale_13:
 	FMOVS R7, F29
 	WORD  $0x4f9d9084 // fmul v4.4s, v4.4s, v29.s[0]
 	WORD  $0x4ea0f89e // fabs v30.4s, v4.4s
@@ -12222,7 +13889,15 @@ tile_5:
 leave_12:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_13
+	BEQ   leave_14
+	CMPW  R19, R7
+	BNE   scale_15
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_14
+
+scale_15:
 	FMOVS R7, F29
 	WORD  $0x4f9d90e7 // fmul v7.4s, v7.4s, v29.s[0]
 	WORD  $0x4ea0f8fe // fabs v30.4s, v7.4s
@@ -12237,10 +13912,18 @@ leave_12:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V9.B16, V9.B16
 
-leave_13:
+leave_14:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_14
+	BEQ   leave_16
+	CMPW  R19, R7
+	BNE   scale_17
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_16
+
+scale_17:
 	FMOVS R7, F29
 	WORD  $0x4f9d914a // fmul v10.4s, v10.4s, v29.s[0]
 	WORD  $0x4ea0f95e // fabs v30.4s, v10.4s
@@ -12255,10 +13938,18 @@ leave_13:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V12.B16, V12.B16
 
-leave_14:
+leave_16:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_15
+	BEQ   leave_18
+	CMPW  R19, R7
+	BNE   scale_19
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_18
+
+scale_19:
 	FMOVS R7, F29
 	WORD  $0x4f9d91ad // fmul v13.4s, v13.4s, v29.s[0]
 	WORD  $0x4ea0f9be // fabs v30.4s, v13.4s
@@ -12273,10 +13964,18 @@ leave_14:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V15.B16, V15.B16
 
-leave_15:
+leave_18:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_16
+	BEQ   leave_20
+	CMPW  R19, R7
+	BNE   scale_21
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_20
+
+scale_21:
 	FMOVS R7, F29
 	WORD  $0x4f9d9210 // fmul v16.4s, v16.4s, v29.s[0]
 	WORD  $0x4ea0fa1e // fabs v30.4s, v16.4s
@@ -12291,10 +13990,18 @@ leave_15:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V18.B16, V18.B16
 
-leave_16:
+leave_20:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_17
+	BEQ   leave_22
+	CMPW  R19, R7
+	BNE   scale_23
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	JMP   leave_22
+
+scale_23:
 	FMOVS R7, F29
 	WORD  $0x4f9d9273 // fmul v19.4s, v19.4s, v29.s[0]
 	WORD  $0x4ea0fa7e // fabs v30.4s, v19.4s
@@ -12309,10 +14016,18 @@ leave_16:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V21.B16, V21.B16
 
-leave_17:
+leave_22:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_18
+	BEQ   leave_24
+	CMPW  R19, R7
+	BNE   scale_25
+	VEOR  V22.B16, V22.B16, V22.B16
+	VEOR  V23.B16, V23.B16, V23.B16
+	VEOR  V24.B16, V24.B16, V24.B16
+	JMP   leave_24
+
+scale_25:
 	FMOVS R7, F29
 	WORD  $0x4f9d92d6 // fmul v22.4s, v22.4s, v29.s[0]
 	WORD  $0x4ea0fade // fabs v30.4s, v22.4s
@@ -12327,10 +14042,18 @@ leave_17:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V24.B16, V24.B16
 
-leave_18:
+leave_24:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_19
+	BEQ   leave_26
+	CMPW  R19, R7
+	BNE   scale_27
+	VEOR  V25.B16, V25.B16, V25.B16
+	VEOR  V26.B16, V26.B16, V26.B16
+	VEOR  V27.B16, V27.B16, V27.B16
+	JMP   leave_26
+
+scale_27:
 	FMOVS R7, F29
 	WORD  $0x4f9d9339 // fmul v25.4s, v25.4s, v29.s[0]
 	WORD  $0x4ea0fb3e // fabs v30.4s, v25.4s
@@ -12345,32 +14068,32 @@ leave_18:
 	WORD  $0x4ebc37de // cmgt v30.4s, v30.4s, v28.4s
 	VAND  V30.B16, V27.B16, V27.B16
 
-leave_19:
+leave_26:
 
 plain_11:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_22
+	BLE  keys_end_30
 	TST  $3, R3
-	BEQ  group_21
+	BEQ  group_29
 
-step_20:
+step_28:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_25
+	BNE  seen_33
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_23
+	BEQ  passed_31
 
-seen_25:
+seen_33:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F28
@@ -12378,147 +14101,147 @@ seen_25:
 	FMOVQ 32(R4), F30
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_26
+	BEQ   skip_34
 	WORD  $0x4fd0f384 // bfmlalt v4.4s, v28.8h, v0.h[1]
 	WORD  $0x4fd0f3a5 // bfmlalt v5.4s, v29.8h, v0.h[1]
 	WORD  $0x4fd0f3c6 // bfmlalt v6.4s, v30.8h, v0.h[1]
 
-skip_26:
+skip_34:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_27
+	BEQ   skip_35
 	WORD  $0x0fc0f384 // bfmlalb v4.4s, v28.8h, v0.h[0]
 	WORD  $0x0fc0f3a5 // bfmlalb v5.4s, v29.8h, v0.h[0]
 	WORD  $0x0fc0f3c6 // bfmlalb v6.4s, v30.8h, v0.h[0]
 
-skip_27:
+skip_35:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_28
+	BEQ   skip_36
 	WORD  $0x4ff0f387 // bfmlalt v7.4s, v28.8h, v0.h[3]
 	WORD  $0x4ff0f3a8 // bfmlalt v8.4s, v29.8h, v0.h[3]
 	WORD  $0x4ff0f3c9 // bfmlalt v9.4s, v30.8h, v0.h[3]
 
-skip_28:
+skip_36:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_29
+	BEQ   skip_37
 	WORD  $0x0fe0f387 // bfmlalb v7.4s, v28.8h, v0.h[2]
 	WORD  $0x0fe0f3a8 // bfmlalb v8.4s, v29.8h, v0.h[2]
 	WORD  $0x0fe0f3c9 // bfmlalb v9.4s, v30.8h, v0.h[2]
 
-skip_29:
+skip_37:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_30
+	BEQ   skip_38
 	WORD  $0x4fd0fb8a // bfmlalt v10.4s, v28.8h, v0.h[5]
 	WORD  $0x4fd0fbab // bfmlalt v11.4s, v29.8h, v0.h[5]
 	WORD  $0x4fd0fbcc // bfmlalt v12.4s, v30.8h, v0.h[5]
 
-skip_30:
+skip_38:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_31
+	BEQ   skip_39
 	WORD  $0x0fc0fb8a // bfmlalb v10.4s, v28.8h, v0.h[4]
 	WORD  $0x0fc0fbab // bfmlalb v11.4s, v29.8h, v0.h[4]
 	WORD  $0x0fc0fbcc // bfmlalb v12.4s, v30.8h, v0.h[4]
 
-skip_31:
+skip_39:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_32
+	BEQ   skip_40
 	WORD  $0x4ff0fb8d // bfmlalt v13.4s, v28.8h, v0.h[7]
 	WORD  $0x4ff0fbae // bfmlalt v14.4s, v29.8h, v0.h[7]
 	WORD  $0x4ff0fbcf // bfmlalt v15.4s, v30.8h, v0.h[7]
 
-skip_32:
+skip_40:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_33
+	BEQ   skip_41
 	WORD  $0x0fe0fb8d // bfmlalb v13.4s, v28.8h, v0.h[6]
 	WORD  $0x0fe0fbae // bfmlalb v14.4s, v29.8h, v0.h[6]
 	WORD  $0x0fe0fbcf // bfmlalb v15.4s, v30.8h, v0.h[6]
 
-skip_33:
+skip_41:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_34
+	BEQ   skip_42
 	WORD  $0x4fd1f390 // bfmlalt v16.4s, v28.8h, v1.h[1]
 	WORD  $0x4fd1f3b1 // bfmlalt v17.4s, v29.8h, v1.h[1]
 	WORD  $0x4fd1f3d2 // bfmlalt v18.4s, v30.8h, v1.h[1]
 
-skip_34:
+skip_42:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_35
+	BEQ   skip_43
 	WORD  $0x0fc1f390 // bfmlalb v16.4s, v28.8h, v1.h[0]
 	WORD  $0x0fc1f3b1 // bfmlalb v17.4s, v29.8h, v1.h[0]
 	WORD  $0x0fc1f3d2 // bfmlalb v18.4s, v30.8h, v1.h[0]
 
-skip_35:
+skip_43:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_36
+	BEQ   skip_44
 	WORD  $0x4ff1f393 // bfmlalt v19.4s, v28.8h, v1.h[3]
 	WORD  $0x4ff1f3b4 // bfmlalt v20.4s, v29.8h, v1.h[3]
 	WORD  $0x4ff1f3d5 // bfmlalt v21.4s, v30.8h, v1.h[3]
 
-skip_36:
+skip_44:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_37
+	BEQ   skip_45
 	WORD  $0x0fe1f393 // bfmlalb v19.4s, v28.8h, v1.h[2]
 	WORD  $0x0fe1f3b4 // bfmlalb v20.4s, v29.8h, v1.h[2]
 	WORD  $0x0fe1f3d5 // bfmlalb v21.4s, v30.8h, v1.h[2]
 
-skip_37:
+skip_45:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_38
+	BEQ   skip_46
 	WORD  $0x4fd1fb96 // bfmlalt v22.4s, v28.8h, v1.h[5]
 	WORD  $0x4fd1fbb7 // bfmlalt v23.4s, v29.8h, v1.h[5]
 	WORD  $0x4fd1fbd8 // bfmlalt v24.4s, v30.8h, v1.h[5]
 
-skip_38:
+skip_46:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_39
+	BEQ   skip_47
 	WORD  $0x0fc1fb96 // bfmlalb v22.4s, v28.8h, v1.h[4]
 	WORD  $0x0fc1fbb7 // bfmlalb v23.4s, v29.8h, v1.h[4]
 	WORD  $0x0fc1fbd8 // bfmlalb v24.4s, v30.8h, v1.h[4]
 
-skip_39:
+skip_47:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_40
+	BEQ   skip_48
 	WORD  $0x4ff1fb99 // bfmlalt v25.4s, v28.8h, v1.h[7]
 	WORD  $0x4ff1fbba // bfmlalt v26.4s, v29.8h, v1.h[7]
 	WORD  $0x4ff1fbdb // bfmlalt v27.4s, v30.8h, v1.h[7]
 
-skip_40:
+skip_48:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_41
+	BEQ   skip_49
 	WORD  $0x0fe1fb99 // bfmlalb v25.4s, v28.8h, v1.h[6]
 	WORD  $0x0fe1fbba // bfmlalb v26.4s, v29.8h, v1.h[6]
 	WORD  $0x0fe1fbdb // bfmlalb v27.4s, v30.8h, v1.h[6]
 
-skip_41:
+skip_49:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_24
+	JMP added_32
 
-passed_23:
+passed_31:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_24:
+added_32:
 	SUBS $1, R3, R3
-	BEQ  keys_end_22
+	BEQ  keys_end_30
 	TST  $3, R3
-	BNE  step_20
+	BNE  step_28
 
-group_21:
+group_29:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -12555,7 +14278,7 @@ group_21:
 	MOVD  24(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_20
+	BNE   step_28
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	ADD   R12, R5, R5
@@ -12777,9 +14500,9 @@ group_21:
 	WORD  $0x0fc3fbf8 // bfmlalb v24.4s, v31.8h, v3.h[4]
 	WORD  $0x0fe3fbfb // bfmlalb v27.4s, v31.8h, v3.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_21
+	BNE   group_29
 
-keys_end_22:
+keys_end_30:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -12843,15 +14566,24 @@ tile_6:
 	FMOVQ 32(R6), F21
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_42
+	CBZ   R7, plain_50
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V22.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_43
+	BEQ   leave_51
+	CMPW  R19, R7
+	BNE   scale_52
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_51
+
+scale_52:
 	FMOVS R7, F23
 	WORD  $0x4f979084 // fmul v4.4s, v4.4s, v23.s[0]
 	WORD  $0x4ea0f898 // fabs v24.4s, v4.4s
@@ -12866,10 +14598,18 @@ tile_6:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V6.B16, V6.B16
 
-leave_43:
+leave_51:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_44
+	BEQ   leave_53
+	CMPW  R19, R7
+	BNE   scale_54
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_53
+
+scale_54:
 	FMOVS R7, F23
 	WORD  $0x4f9790e7 // fmul v7.4s, v7.4s, v23.s[0]
 	WORD  $0x4ea0f8f8 // fabs v24.4s, v7.4s
@@ -12884,10 +14624,18 @@ leave_43:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V9.B16, V9.B16
 
-leave_44:
+leave_53:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_45
+	BEQ   leave_55
+	CMPW  R19, R7
+	BNE   scale_56
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_55
+
+scale_56:
 	FMOVS R7, F23
 	WORD  $0x4f97914a // fmul v10.4s, v10.4s, v23.s[0]
 	WORD  $0x4ea0f958 // fabs v24.4s, v10.4s
@@ -12902,10 +14650,18 @@ leave_44:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V12.B16, V12.B16
 
-leave_45:
+leave_55:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_46
+	BEQ   leave_57
+	CMPW  R19, R7
+	BNE   scale_58
+	VEOR  V13.B16, V13.B16, V13.B16
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_57
+
+scale_58:
 	FMOVS R7, F23
 	WORD  $0x4f9791ad // fmul v13.4s, v13.4s, v23.s[0]
 	WORD  $0x4ea0f9b8 // fabs v24.4s, v13.4s
@@ -12920,10 +14676,18 @@ leave_45:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V15.B16, V15.B16
 
-leave_46:
+leave_57:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_47
+	BEQ   leave_59
+	CMPW  R19, R7
+	BNE   scale_60
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	VEOR  V18.B16, V18.B16, V18.B16
+	JMP   leave_59
+
+scale_60:
 	FMOVS R7, F23
 	WORD  $0x4f979210 // fmul v16.4s, v16.4s, v23.s[0]
 	WORD  $0x4ea0fa18 // fabs v24.4s, v16.4s
@@ -12938,10 +14702,18 @@ leave_46:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V18.B16, V18.B16
 
-leave_47:
+leave_59:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_48
+	BEQ   leave_61
+	CMPW  R19, R7
+	BNE   scale_62
+	VEOR  V19.B16, V19.B16, V19.B16
+	VEOR  V20.B16, V20.B16, V20.B16
+	VEOR  V21.B16, V21.B16, V21.B16
+	JMP   leave_61
+
+scale_62:
 	FMOVS R7, F23
 	WORD  $0x4f979273 // fmul v19.4s, v19.4s, v23.s[0]
 	WORD  $0x4ea0fa78 // fabs v24.4s, v19.4s
@@ -12956,29 +14728,29 @@ leave_47:
 	WORD  $0x4eb63718 // cmgt v24.4s, v24.4s, v22.4s
 	VAND  V24.B16, V21.B16, V21.B16
 
-leave_48:
+leave_61:
 
-plain_42:
+plain_50:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_51
+	BLE  keys_end_65
 	TST  $3, R3
-	BEQ  group_50
+	BEQ  group_64
 
-step_49:
+step_63:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_54
+	BNE  seen_68
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_54
+	BNE  seen_68
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_52
+	BEQ  passed_66
 
-seen_54:
+seen_68:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F22
@@ -12986,115 +14758,115 @@ seen_54:
 	FMOVQ 32(R4), F24
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_55
+	BEQ   skip_69
 	WORD  $0x4fd0f2c4 // bfmlalt v4.4s, v22.8h, v0.h[1]
 	WORD  $0x4fd0f2e5 // bfmlalt v5.4s, v23.8h, v0.h[1]
 	WORD  $0x4fd0f306 // bfmlalt v6.4s, v24.8h, v0.h[1]
 
-skip_55:
+skip_69:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_56
+	BEQ   skip_70
 	WORD  $0x0fc0f2c4 // bfmlalb v4.4s, v22.8h, v0.h[0]
 	WORD  $0x0fc0f2e5 // bfmlalb v5.4s, v23.8h, v0.h[0]
 	WORD  $0x0fc0f306 // bfmlalb v6.4s, v24.8h, v0.h[0]
 
-skip_56:
+skip_70:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_57
+	BEQ   skip_71
 	WORD  $0x4ff0f2c7 // bfmlalt v7.4s, v22.8h, v0.h[3]
 	WORD  $0x4ff0f2e8 // bfmlalt v8.4s, v23.8h, v0.h[3]
 	WORD  $0x4ff0f309 // bfmlalt v9.4s, v24.8h, v0.h[3]
 
-skip_57:
+skip_71:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_58
+	BEQ   skip_72
 	WORD  $0x0fe0f2c7 // bfmlalb v7.4s, v22.8h, v0.h[2]
 	WORD  $0x0fe0f2e8 // bfmlalb v8.4s, v23.8h, v0.h[2]
 	WORD  $0x0fe0f309 // bfmlalb v9.4s, v24.8h, v0.h[2]
 
-skip_58:
+skip_72:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_59
+	BEQ   skip_73
 	WORD  $0x4fd0faca // bfmlalt v10.4s, v22.8h, v0.h[5]
 	WORD  $0x4fd0faeb // bfmlalt v11.4s, v23.8h, v0.h[5]
 	WORD  $0x4fd0fb0c // bfmlalt v12.4s, v24.8h, v0.h[5]
 
-skip_59:
+skip_73:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_60
+	BEQ   skip_74
 	WORD  $0x0fc0faca // bfmlalb v10.4s, v22.8h, v0.h[4]
 	WORD  $0x0fc0faeb // bfmlalb v11.4s, v23.8h, v0.h[4]
 	WORD  $0x0fc0fb0c // bfmlalb v12.4s, v24.8h, v0.h[4]
 
-skip_60:
+skip_74:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_61
+	BEQ   skip_75
 	WORD  $0x4ff0facd // bfmlalt v13.4s, v22.8h, v0.h[7]
 	WORD  $0x4ff0faee // bfmlalt v14.4s, v23.8h, v0.h[7]
 	WORD  $0x4ff0fb0f // bfmlalt v15.4s, v24.8h, v0.h[7]
 
-skip_61:
+skip_75:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_62
+	BEQ   skip_76
 	WORD  $0x0fe0facd // bfmlalb v13.4s, v22.8h, v0.h[6]
 	WORD  $0x0fe0faee // bfmlalb v14.4s, v23.8h, v0.h[6]
 	WORD  $0x0fe0fb0f // bfmlalb v15.4s, v24.8h, v0.h[6]
 
-skip_62:
+skip_76:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_63
+	BEQ   skip_77
 	WORD  $0x4fd1f2d0 // bfmlalt v16.4s, v22.8h, v1.h[1]
 	WORD  $0x4fd1f2f1 // bfmlalt v17.4s, v23.8h, v1.h[1]
 	WORD  $0x4fd1f312 // bfmlalt v18.4s, v24.8h, v1.h[1]
 
-skip_63:
+skip_77:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_64
+	BEQ   skip_78
 	WORD  $0x0fc1f2d0 // bfmlalb v16.4s, v22.8h, v1.h[0]
 	WORD  $0x0fc1f2f1 // bfmlalb v17.4s, v23.8h, v1.h[0]
 	WORD  $0x0fc1f312 // bfmlalb v18.4s, v24.8h, v1.h[0]
 
-skip_64:
+skip_78:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_65
+	BEQ   skip_79
 	WORD  $0x4ff1f2d3 // bfmlalt v19.4s, v22.8h, v1.h[3]
 	WORD  $0x4ff1f2f4 // bfmlalt v20.4s, v23.8h, v1.h[3]
 	WORD  $0x4ff1f315 // bfmlalt v21.4s, v24.8h, v1.h[3]
 
-skip_65:
+skip_79:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_66
+	BEQ   skip_80
 	WORD  $0x0fe1f2d3 // bfmlalb v19.4s, v22.8h, v1.h[2]
 	WORD  $0x0fe1f2f4 // bfmlalb v20.4s, v23.8h, v1.h[2]
 	WORD  $0x0fe1f315 // bfmlalb v21.4s, v24.8h, v1.h[2]
 
-skip_66:
+skip_80:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_53
+	JMP added_67
 
-passed_52:
+passed_66:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_53:
+added_67:
 	SUBS $1, R3, R3
-	BEQ  keys_end_51
+	BEQ  keys_end_65
 	TST  $3, R3
-	BNE  step_49
+	BNE  step_63
 
-group_50:
+group_64:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -13123,7 +14895,7 @@ group_50:
 	MOVD  16(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_49
+	BNE   step_63
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	ADD   R12, R5, R5
@@ -13297,9 +15069,9 @@ group_50:
 	WORD  $0x0fc3f372 // bfmlalb v18.4s, v27.8h, v3.h[0]
 	WORD  $0x0fe3f375 // bfmlalb v21.4s, v27.8h, v3.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_50
+	BNE   group_64
 
-keys_end_51:
+keys_end_65:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -13347,15 +15119,24 @@ tile_7:
 	FMOVQ 32(R6), F13
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_67
+	CBZ   R7, plain_81
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V14.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_68
+	BEQ   leave_82
+	CMPW  R19, R7
+	BNE   scale_83
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_82
+
+scale_83:
 	FMOVS R7, F15
 	WORD  $0x4f8f9042 // fmul v2.4s, v2.4s, v15.s[0]
 	WORD  $0x4ea0f850 // fabs v16.4s, v2.4s
@@ -13370,10 +15151,18 @@ tile_7:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V4.B16, V4.B16
 
-leave_68:
+leave_82:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_69
+	BEQ   leave_84
+	CMPW  R19, R7
+	BNE   scale_85
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_84
+
+scale_85:
 	FMOVS R7, F15
 	WORD  $0x4f8f90a5 // fmul v5.4s, v5.4s, v15.s[0]
 	WORD  $0x4ea0f8b0 // fabs v16.4s, v5.4s
@@ -13388,10 +15177,18 @@ leave_68:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V7.B16, V7.B16
 
-leave_69:
+leave_84:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_70
+	BEQ   leave_86
+	CMPW  R19, R7
+	BNE   scale_87
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_86
+
+scale_87:
 	FMOVS R7, F15
 	WORD  $0x4f8f9108 // fmul v8.4s, v8.4s, v15.s[0]
 	WORD  $0x4ea0f910 // fabs v16.4s, v8.4s
@@ -13406,10 +15203,18 @@ leave_69:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V10.B16, V10.B16
 
-leave_70:
+leave_86:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_71
+	BEQ   leave_88
+	CMPW  R19, R7
+	BNE   scale_89
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_88
+
+scale_89:
 	FMOVS R7, F15
 	WORD  $0x4f8f916b // fmul v11.4s, v11.4s, v15.s[0]
 	WORD  $0x4ea0f970 // fabs v16.4s, v11.4s
@@ -13424,109 +15229,109 @@ leave_70:
 	WORD  $0x4eae3610 // cmgt v16.4s, v16.4s, v14.4s
 	VAND  V16.B16, V13.B16, V13.B16
 
-leave_71:
+leave_88:
 
-plain_67:
+plain_81:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_74
+	BLE  keys_end_92
 	TST  $3, R3
-	BEQ  group_73
+	BEQ  group_91
 
-step_72:
+step_90:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_77
+	BNE  seen_95
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_75
+	BEQ  passed_93
 
-seen_77:
+seen_95:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F14
 	FMOVQ 16(R4), F15
 	FMOVQ 32(R4), F16
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_78
+	BEQ   skip_96
 	WORD  $0x4fd0f1c2 // bfmlalt v2.4s, v14.8h, v0.h[1]
 	WORD  $0x4fd0f1e3 // bfmlalt v3.4s, v15.8h, v0.h[1]
 	WORD  $0x4fd0f204 // bfmlalt v4.4s, v16.8h, v0.h[1]
 
-skip_78:
+skip_96:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_79
+	BEQ   skip_97
 	WORD  $0x0fc0f1c2 // bfmlalb v2.4s, v14.8h, v0.h[0]
 	WORD  $0x0fc0f1e3 // bfmlalb v3.4s, v15.8h, v0.h[0]
 	WORD  $0x0fc0f204 // bfmlalb v4.4s, v16.8h, v0.h[0]
 
-skip_79:
+skip_97:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_80
+	BEQ   skip_98
 	WORD  $0x4ff0f1c5 // bfmlalt v5.4s, v14.8h, v0.h[3]
 	WORD  $0x4ff0f1e6 // bfmlalt v6.4s, v15.8h, v0.h[3]
 	WORD  $0x4ff0f207 // bfmlalt v7.4s, v16.8h, v0.h[3]
 
-skip_80:
+skip_98:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_81
+	BEQ   skip_99
 	WORD  $0x0fe0f1c5 // bfmlalb v5.4s, v14.8h, v0.h[2]
 	WORD  $0x0fe0f1e6 // bfmlalb v6.4s, v15.8h, v0.h[2]
 	WORD  $0x0fe0f207 // bfmlalb v7.4s, v16.8h, v0.h[2]
 
-skip_81:
+skip_99:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_82
+	BEQ   skip_100
 	WORD  $0x4fd0f9c8 // bfmlalt v8.4s, v14.8h, v0.h[5]
 	WORD  $0x4fd0f9e9 // bfmlalt v9.4s, v15.8h, v0.h[5]
 	WORD  $0x4fd0fa0a // bfmlalt v10.4s, v16.8h, v0.h[5]
 
-skip_82:
+skip_100:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_83
+	BEQ   skip_101
 	WORD  $0x0fc0f9c8 // bfmlalb v8.4s, v14.8h, v0.h[4]
 	WORD  $0x0fc0f9e9 // bfmlalb v9.4s, v15.8h, v0.h[4]
 	WORD  $0x0fc0fa0a // bfmlalb v10.4s, v16.8h, v0.h[4]
 
-skip_83:
+skip_101:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_84
+	BEQ   skip_102
 	WORD  $0x4ff0f9cb // bfmlalt v11.4s, v14.8h, v0.h[7]
 	WORD  $0x4ff0f9ec // bfmlalt v12.4s, v15.8h, v0.h[7]
 	WORD  $0x4ff0fa0d // bfmlalt v13.4s, v16.8h, v0.h[7]
 
-skip_84:
+skip_102:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_85
+	BEQ   skip_103
 	WORD  $0x0fe0f9cb // bfmlalb v11.4s, v14.8h, v0.h[6]
 	WORD  $0x0fe0f9ec // bfmlalb v12.4s, v15.8h, v0.h[6]
 	WORD  $0x0fe0fa0d // bfmlalb v13.4s, v16.8h, v0.h[6]
 
-skip_85:
+skip_103:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_76
+	JMP added_94
 
-passed_75:
+passed_93:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_76:
+added_94:
 	SUBS $1, R3, R3
-	BEQ  keys_end_74
+	BEQ  keys_end_92
 	TST  $3, R3
-	BNE  step_72
+	BNE  step_90
 
-group_73:
+group_91:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -13547,7 +15352,7 @@ group_73:
 	MOVD  8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_72
+	BNE   step_90
 	FMOVQ (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F14
@@ -13669,9 +15474,9 @@ group_73:
 	WORD  $0x0fc1fa6a // bfmlalb v10.4s, v19.8h, v1.h[4]
 	WORD  $0x0fe1fa6d // bfmlalb v13.4s, v19.8h, v1.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_73
+	BNE   group_91
 
-keys_end_74:
+keys_end_92:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
@@ -13707,15 +15512,24 @@ tile_8:
 	FMOVQ 32(R6), F12
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_86
+	CBZ   R7, plain_104
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V13.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_87
+	BEQ   leave_105
+	CMPW  R19, R7
+	BNE   scale_106
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_105
+
+scale_106:
 	FMOVS R7, F14
 	WORD  $0x4f8e9084 // fmul v4.4s, v4.4s, v14.s[0]
 	WORD  $0x4ea0f88f // fabs v15.4s, v4.4s
@@ -13730,10 +15544,18 @@ tile_8:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V6.B16, V6.B16
 
-leave_87:
+leave_105:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_88
+	BEQ   leave_107
+	CMPW  R19, R7
+	BNE   scale_108
+	VEOR  V7.B16, V7.B16, V7.B16
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_107
+
+scale_108:
 	FMOVS R7, F14
 	WORD  $0x4f8e90e7 // fmul v7.4s, v7.4s, v14.s[0]
 	WORD  $0x4ea0f8ef // fabs v15.4s, v7.4s
@@ -13748,10 +15570,18 @@ leave_87:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V9.B16, V9.B16
 
-leave_88:
+leave_107:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_89
+	BEQ   leave_109
+	CMPW  R19, R7
+	BNE   scale_110
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	VEOR  V12.B16, V12.B16, V12.B16
+	JMP   leave_109
+
+scale_110:
 	FMOVS R7, F14
 	WORD  $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD  $0x4ea0f94f // fabs v15.4s, v10.4s
@@ -13766,26 +15596,26 @@ leave_88:
 	WORD  $0x4ead35ef // cmgt v15.4s, v15.4s, v13.4s
 	VAND  V15.B16, V12.B16, V12.B16
 
-leave_89:
+leave_109:
 
-plain_86:
+plain_104:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_92
+	BLE  keys_end_113
 	TST  $3, R3
-	BEQ  group_91
+	BEQ  group_112
 
-step_90:
+step_111:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_95
+	BNE   seen_116
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_93
+	BEQ   passed_114
 
-seen_95:
+seen_116:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F13
@@ -13793,67 +15623,67 @@ seen_95:
 	FMOVQ 32(R4), F15
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_96
+	BEQ   skip_117
 	WORD  $0x4fd0f1a4 // bfmlalt v4.4s, v13.8h, v0.h[1]
 	WORD  $0x4fd0f1c5 // bfmlalt v5.4s, v14.8h, v0.h[1]
 	WORD  $0x4fd0f1e6 // bfmlalt v6.4s, v15.8h, v0.h[1]
 
-skip_96:
+skip_117:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_97
+	BEQ   skip_118
 	WORD  $0x0fc0f1a4 // bfmlalb v4.4s, v13.8h, v0.h[0]
 	WORD  $0x0fc0f1c5 // bfmlalb v5.4s, v14.8h, v0.h[0]
 	WORD  $0x0fc0f1e6 // bfmlalb v6.4s, v15.8h, v0.h[0]
 
-skip_97:
+skip_118:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_98
+	BEQ   skip_119
 	WORD  $0x4ff0f1a7 // bfmlalt v7.4s, v13.8h, v0.h[3]
 	WORD  $0x4ff0f1c8 // bfmlalt v8.4s, v14.8h, v0.h[3]
 	WORD  $0x4ff0f1e9 // bfmlalt v9.4s, v15.8h, v0.h[3]
 
-skip_98:
+skip_119:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_99
+	BEQ   skip_120
 	WORD  $0x0fe0f1a7 // bfmlalb v7.4s, v13.8h, v0.h[2]
 	WORD  $0x0fe0f1c8 // bfmlalb v8.4s, v14.8h, v0.h[2]
 	WORD  $0x0fe0f1e9 // bfmlalb v9.4s, v15.8h, v0.h[2]
 
-skip_99:
+skip_120:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_100
+	BEQ   skip_121
 	WORD  $0x4fd1f1aa // bfmlalt v10.4s, v13.8h, v1.h[1]
 	WORD  $0x4fd1f1cb // bfmlalt v11.4s, v14.8h, v1.h[1]
 	WORD  $0x4fd1f1ec // bfmlalt v12.4s, v15.8h, v1.h[1]
 
-skip_100:
+skip_121:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_101
+	BEQ   skip_122
 	WORD  $0x0fc1f1aa // bfmlalb v10.4s, v13.8h, v1.h[0]
 	WORD  $0x0fc1f1cb // bfmlalb v11.4s, v14.8h, v1.h[0]
 	WORD  $0x0fc1f1ec // bfmlalb v12.4s, v15.8h, v1.h[0]
 
-skip_101:
+skip_122:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_94
+	JMP added_115
 
-passed_93:
+passed_114:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_94:
+added_115:
 	SUBS $1, R3, R3
-	BEQ  keys_end_92
+	BEQ  keys_end_113
 	TST  $3, R3
-	BNE  step_90
+	BNE  step_111
 
-group_91:
+group_112:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVWU 8(R6), R7
@@ -13874,7 +15704,7 @@ group_91:
 	MOVWU 8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_90
+	BNE   step_111
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	ADD   R12, R5, R5
@@ -13976,9 +15806,9 @@ group_91:
 	WORD  $0x0fe2f249 // bfmlalb v9.4s, v18.8h, v2.h[2]
 	WORD  $0x0fc3f24c // bfmlalb v12.4s, v18.8h, v3.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_91
+	BNE   group_112
 
-keys_end_92:
+keys_end_113:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	FMOVQ F6, 32(R1)
@@ -14006,15 +15836,24 @@ tile_9:
 	FMOVQ 32(R6), F7
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_102
+	CBZ   R7, plain_123
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V8.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_103
+	BEQ   leave_124
+	CMPW  R19, R7
+	BNE   scale_125
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_124
+
+scale_125:
 	FMOVS R7, F9
 	WORD  $0x4f899042 // fmul v2.4s, v2.4s, v9.s[0]
 	WORD  $0x4ea0f84a // fabs v10.4s, v2.4s
@@ -14029,10 +15868,18 @@ tile_9:
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V4.B16, V4.B16
 
-leave_103:
+leave_124:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_104
+	BEQ   leave_126
+	CMPW  R19, R7
+	BNE   scale_127
+	VEOR  V5.B16, V5.B16, V5.B16
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_126
+
+scale_127:
 	FMOVS R7, F9
 	WORD  $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD  $0x4ea0f8aa // fabs v10.4s, v5.4s
@@ -14047,74 +15894,74 @@ leave_103:
 	WORD  $0x4ea8354a // cmgt v10.4s, v10.4s, v8.4s
 	VAND  V10.B16, V7.B16, V7.B16
 
-leave_104:
+leave_126:
 
-plain_102:
+plain_123:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_107
+	BLE  keys_end_130
 	TST  $3, R3
-	BEQ  group_106
+	BEQ  group_129
 
-step_105:
+step_128:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_108
+	BEQ  passed_131
 
-seen_110:
+seen_133:
 	FMOVD (R5), F0
 	FMOVQ (R4), F8
 	FMOVQ 16(R4), F9
 	FMOVQ 32(R4), F10
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_111
+	BEQ   skip_134
 	WORD  $0x4fd0f102 // bfmlalt v2.4s, v8.8h, v0.h[1]
 	WORD  $0x4fd0f123 // bfmlalt v3.4s, v9.8h, v0.h[1]
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 
-skip_111:
+skip_134:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_112
+	BEQ   skip_135
 	WORD  $0x0fc0f102 // bfmlalb v2.4s, v8.8h, v0.h[0]
 	WORD  $0x0fc0f123 // bfmlalb v3.4s, v9.8h, v0.h[0]
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 
-skip_112:
+skip_135:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_113
+	BEQ   skip_136
 	WORD  $0x4ff0f105 // bfmlalt v5.4s, v8.8h, v0.h[3]
 	WORD  $0x4ff0f126 // bfmlalt v6.4s, v9.8h, v0.h[3]
 	WORD  $0x4ff0f147 // bfmlalt v7.4s, v10.8h, v0.h[3]
 
-skip_113:
+skip_136:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_114
+	BEQ   skip_137
 	WORD  $0x0fe0f105 // bfmlalb v5.4s, v8.8h, v0.h[2]
 	WORD  $0x0fe0f126 // bfmlalb v6.4s, v9.8h, v0.h[2]
 	WORD  $0x0fe0f147 // bfmlalb v7.4s, v10.8h, v0.h[2]
 
-skip_114:
+skip_137:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_109
+	JMP added_132
 
-passed_108:
+passed_131:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_109:
+added_132:
 	SUBS $1, R3, R3
-	BEQ  keys_end_107
+	BEQ  keys_end_130
 	TST  $3, R3
-	BNE  step_105
+	BNE  step_128
 
-group_106:
+group_129:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	ADD   R12, R6, R6
@@ -14127,7 +15974,7 @@ group_106:
 	MOVD  (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_105
+	BNE   step_128
 	FMOVD (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F8
@@ -14201,9 +16048,9 @@ group_106:
 	WORD  $0x0fc1f1a4 // bfmlalb v4.4s, v13.8h, v1.h[0]
 	WORD  $0x0fe1f1a7 // bfmlalb v7.4s, v13.8h, v1.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_106
+	BNE   group_129
 
-keys_end_107:
+keys_end_130:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
@@ -14223,15 +16070,24 @@ tile_10:
 	FMOVQ 32(R6), F4
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_115
+	CBZ   R7, plain_138
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V5.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_116
+	BEQ   leave_139
+	CMPW  R19, R7
+	BNE   scale_140
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_139
+
+scale_140:
 	FMOVS R7, F6
 	WORD  $0x4f869042 // fmul v2.4s, v2.4s, v6.s[0]
 	WORD  $0x4ea0f847 // fabs v7.4s, v2.4s
@@ -14246,58 +16102,58 @@ tile_10:
 	WORD  $0x4ea534e7 // cmgt v7.4s, v7.4s, v5.4s
 	VAND  V7.B16, V4.B16, V4.B16
 
-leave_116:
+leave_139:
 
-plain_115:
+plain_138:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_119
+	BLE  keys_end_143
 	TST  $3, R3
-	BEQ  group_118
+	BEQ  group_142
 
-step_117:
+step_141:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_120
+	BEQ   passed_144
 
-seen_122:
+seen_146:
 	FMOVS (R5), F0
 	FMOVQ (R4), F5
 	FMOVQ 16(R4), F6
 	FMOVQ 32(R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_123
+	BEQ   skip_147
 	WORD  $0x4fd0f0a2 // bfmlalt v2.4s, v5.8h, v0.h[1]
 	WORD  $0x4fd0f0c3 // bfmlalt v3.4s, v6.8h, v0.h[1]
 	WORD  $0x4fd0f0e4 // bfmlalt v4.4s, v7.8h, v0.h[1]
 
-skip_123:
+skip_147:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_124
+	BEQ   skip_148
 	WORD  $0x0fc0f0a2 // bfmlalb v2.4s, v5.8h, v0.h[0]
 	WORD  $0x0fc0f0c3 // bfmlalb v3.4s, v6.8h, v0.h[0]
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 
-skip_124:
+skip_148:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_121
+	JMP added_145
 
-passed_120:
+passed_144:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_121:
+added_145:
 	SUBS $1, R3, R3
-	BEQ  keys_end_119
+	BEQ  keys_end_143
 	TST  $3, R3
-	BNE  step_117
+	BNE  step_141
 
-group_118:
+group_142:
 	MOVD  R5, R6
 	MOVWU (R6), R8
 	ADD   R12, R6, R6
@@ -14310,7 +16166,7 @@ group_118:
 	MOVWU (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_117
+	BNE   step_141
 	FMOVS (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F5
@@ -14360,9 +16216,9 @@ group_118:
 	WORD  $0x4fd1f144 // bfmlalt v4.4s, v10.8h, v1.h[1]
 	WORD  $0x0fc1f144 // bfmlalb v4.4s, v10.8h, v1.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_118
+	BNE   group_142
 
-keys_end_119:
+keys_end_143:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	FMOVQ F4, 32(R1)
@@ -14378,9 +16234,9 @@ rows_end_4:
 
 strip_end_2:
 
-strip_125:
+strip_149:
 	CMP  $8, R10
-	BLT  strip_end_126
+	BLT  strip_end_150
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -14388,30 +16244,30 @@ strip_125:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_127:
+rows_151:
 	CMP $10, R2
-	BGT tile_129
+	BGT tile_153
 	CMP $8, R2
-	BGT tile_130
+	BGT tile_154
 	CMP $7, R2
-	BGT tile_129
+	BGT tile_153
 	CMP $6, R2
-	BGT tile_131
+	BGT tile_155
 	CMP $5, R2
-	BGT tile_130
+	BGT tile_154
 	CMP $4, R2
-	BGT tile_132
+	BGT tile_156
 	CMP $3, R2
-	BGT tile_131
+	BGT tile_155
 	CMP $2, R2
-	BGT tile_132
+	BGT tile_156
 	CMP $1, R2
-	BGT tile_133
+	BGT tile_157
 	CMP $0, R2
-	BGT tile_134
-	JMP rows_end_128
+	BGT tile_158
+	JMP rows_end_152
 
-tile_129:
+tile_153:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -14438,15 +16294,23 @@ tile_129:
 	FMOVQ 16(R6), F19
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_135
+	CBZ   R7, plain_159
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V20.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_136
+	BEQ   leave_160
+	CMPW  R19, R7
+	BNE   scale_161
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_160
+
+scale_161:
 	FMOVS R7, F21
 	WORD  $0x4f959084 // fmul v4.4s, v4.4s, v21.s[0]
 	WORD  $0x4ea0f896 // fabs v22.4s, v4.4s
@@ -14457,10 +16321,17 @@ tile_129:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V5.B16, V5.B16
 
-leave_136:
+leave_160:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_137
+	BEQ   leave_162
+	CMPW  R19, R7
+	BNE   scale_163
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_162
+
+scale_163:
 	FMOVS R7, F21
 	WORD  $0x4f9590c6 // fmul v6.4s, v6.4s, v21.s[0]
 	WORD  $0x4ea0f8d6 // fabs v22.4s, v6.4s
@@ -14471,10 +16342,17 @@ leave_136:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V7.B16, V7.B16
 
-leave_137:
+leave_162:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_138
+	BEQ   leave_164
+	CMPW  R19, R7
+	BNE   scale_165
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_164
+
+scale_165:
 	FMOVS R7, F21
 	WORD  $0x4f959108 // fmul v8.4s, v8.4s, v21.s[0]
 	WORD  $0x4ea0f916 // fabs v22.4s, v8.4s
@@ -14485,10 +16363,17 @@ leave_137:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V9.B16, V9.B16
 
-leave_138:
+leave_164:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_139
+	BEQ   leave_166
+	CMPW  R19, R7
+	BNE   scale_167
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_166
+
+scale_167:
 	FMOVS R7, F21
 	WORD  $0x4f95914a // fmul v10.4s, v10.4s, v21.s[0]
 	WORD  $0x4ea0f956 // fabs v22.4s, v10.4s
@@ -14499,10 +16384,17 @@ leave_138:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V11.B16, V11.B16
 
-leave_139:
+leave_166:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_140
+	BEQ   leave_168
+	CMPW  R19, R7
+	BNE   scale_169
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_168
+
+scale_169:
 	FMOVS R7, F21
 	WORD  $0x4f95918c // fmul v12.4s, v12.4s, v21.s[0]
 	WORD  $0x4ea0f996 // fabs v22.4s, v12.4s
@@ -14513,10 +16405,17 @@ leave_139:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V13.B16, V13.B16
 
-leave_140:
+leave_168:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_141
+	BEQ   leave_170
+	CMPW  R19, R7
+	BNE   scale_171
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_170
+
+scale_171:
 	FMOVS R7, F21
 	WORD  $0x4f9591ce // fmul v14.4s, v14.4s, v21.s[0]
 	WORD  $0x4ea0f9d6 // fabs v22.4s, v14.4s
@@ -14527,10 +16426,17 @@ leave_140:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V15.B16, V15.B16
 
-leave_141:
+leave_170:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_142
+	BEQ   leave_172
+	CMPW  R19, R7
+	BNE   scale_173
+	VEOR  V16.B16, V16.B16, V16.B16
+	VEOR  V17.B16, V17.B16, V17.B16
+	JMP   leave_172
+
+scale_173:
 	FMOVS R7, F21
 	WORD  $0x4f959210 // fmul v16.4s, v16.4s, v21.s[0]
 	WORD  $0x4ea0fa16 // fabs v22.4s, v16.4s
@@ -14541,10 +16447,17 @@ leave_141:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V17.B16, V17.B16
 
-leave_142:
+leave_172:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_143
+	BEQ   leave_174
+	CMPW  R19, R7
+	BNE   scale_175
+	VEOR  V18.B16, V18.B16, V18.B16
+	VEOR  V19.B16, V19.B16, V19.B16
+	JMP   leave_174
+
+scale_175:
 	FMOVS R7, F21
 	WORD  $0x4f959252 // fmul v18.4s, v18.4s, v21.s[0]
 	WORD  $0x4ea0fa56 // fabs v22.4s, v18.4s
@@ -14555,163 +16468,163 @@ leave_142:
 	WORD  $0x4eb436d6 // cmgt v22.4s, v22.4s, v20.4s
 	VAND  V22.B16, V19.B16, V19.B16
 
-leave_143:
+leave_174:
 
-plain_135:
+plain_159:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_146
+	BLE  keys_end_178
 	TST  $3, R3
-	BEQ  group_145
+	BEQ  group_177
 
-step_144:
+step_176:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_149
+	BNE  seen_181
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_149
+	BNE  seen_181
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_149
+	BNE  seen_181
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_147
+	BEQ  passed_179
 
-seen_149:
+seen_181:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F20
 	FMOVQ 16(R4), F21
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_150
+	BEQ   skip_182
 	WORD  $0x4fd0f284 // bfmlalt v4.4s, v20.8h, v0.h[1]
 	WORD  $0x4fd0f2a5 // bfmlalt v5.4s, v21.8h, v0.h[1]
 
-skip_150:
+skip_182:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_151
+	BEQ   skip_183
 	WORD  $0x0fc0f284 // bfmlalb v4.4s, v20.8h, v0.h[0]
 	WORD  $0x0fc0f2a5 // bfmlalb v5.4s, v21.8h, v0.h[0]
 
-skip_151:
+skip_183:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_152
+	BEQ   skip_184
 	WORD  $0x4ff0f286 // bfmlalt v6.4s, v20.8h, v0.h[3]
 	WORD  $0x4ff0f2a7 // bfmlalt v7.4s, v21.8h, v0.h[3]
 
-skip_152:
+skip_184:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_153
+	BEQ   skip_185
 	WORD  $0x0fe0f286 // bfmlalb v6.4s, v20.8h, v0.h[2]
 	WORD  $0x0fe0f2a7 // bfmlalb v7.4s, v21.8h, v0.h[2]
 
-skip_153:
+skip_185:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_154
+	BEQ   skip_186
 	WORD  $0x4fd0fa88 // bfmlalt v8.4s, v20.8h, v0.h[5]
 	WORD  $0x4fd0faa9 // bfmlalt v9.4s, v21.8h, v0.h[5]
 
-skip_154:
+skip_186:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_155
+	BEQ   skip_187
 	WORD  $0x0fc0fa88 // bfmlalb v8.4s, v20.8h, v0.h[4]
 	WORD  $0x0fc0faa9 // bfmlalb v9.4s, v21.8h, v0.h[4]
 
-skip_155:
+skip_187:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_156
+	BEQ   skip_188
 	WORD  $0x4ff0fa8a // bfmlalt v10.4s, v20.8h, v0.h[7]
 	WORD  $0x4ff0faab // bfmlalt v11.4s, v21.8h, v0.h[7]
 
-skip_156:
+skip_188:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_157
+	BEQ   skip_189
 	WORD  $0x0fe0fa8a // bfmlalb v10.4s, v20.8h, v0.h[6]
 	WORD  $0x0fe0faab // bfmlalb v11.4s, v21.8h, v0.h[6]
 
-skip_157:
+skip_189:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_158
+	BEQ   skip_190
 	WORD  $0x4fd1f28c // bfmlalt v12.4s, v20.8h, v1.h[1]
 	WORD  $0x4fd1f2ad // bfmlalt v13.4s, v21.8h, v1.h[1]
 
-skip_158:
+skip_190:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_159
+	BEQ   skip_191
 	WORD  $0x0fc1f28c // bfmlalb v12.4s, v20.8h, v1.h[0]
 	WORD  $0x0fc1f2ad // bfmlalb v13.4s, v21.8h, v1.h[0]
 
-skip_159:
+skip_191:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_160
+	BEQ   skip_192
 	WORD  $0x4ff1f28e // bfmlalt v14.4s, v20.8h, v1.h[3]
 	WORD  $0x4ff1f2af // bfmlalt v15.4s, v21.8h, v1.h[3]
 
-skip_160:
+skip_192:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_161
+	BEQ   skip_193
 	WORD  $0x0fe1f28e // bfmlalb v14.4s, v20.8h, v1.h[2]
 	WORD  $0x0fe1f2af // bfmlalb v15.4s, v21.8h, v1.h[2]
 
-skip_161:
+skip_193:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_162
+	BEQ   skip_194
 	WORD  $0x4fd1fa90 // bfmlalt v16.4s, v20.8h, v1.h[5]
 	WORD  $0x4fd1fab1 // bfmlalt v17.4s, v21.8h, v1.h[5]
 
-skip_162:
+skip_194:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_163
+	BEQ   skip_195
 	WORD  $0x0fc1fa90 // bfmlalb v16.4s, v20.8h, v1.h[4]
 	WORD  $0x0fc1fab1 // bfmlalb v17.4s, v21.8h, v1.h[4]
 
-skip_163:
+skip_195:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_164
+	BEQ   skip_196
 	WORD  $0x4ff1fa92 // bfmlalt v18.4s, v20.8h, v1.h[7]
 	WORD  $0x4ff1fab3 // bfmlalt v19.4s, v21.8h, v1.h[7]
 
-skip_164:
+skip_196:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_165
+	BEQ   skip_197
 	WORD  $0x0fe1fa92 // bfmlalb v18.4s, v20.8h, v1.h[6]
 	WORD  $0x0fe1fab3 // bfmlalb v19.4s, v21.8h, v1.h[6]
 
-skip_165:
+skip_197:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_148
+	JMP added_180
 
-passed_147:
+passed_179:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_148:
+added_180:
 	SUBS $1, R3, R3
-	BEQ  keys_end_146
+	BEQ  keys_end_178
 	TST  $3, R3
-	BNE  step_144
+	BNE  step_176
 
-group_145:
+group_177:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -14748,7 +16661,7 @@ group_145:
 	MOVD  24(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_144
+	BNE   step_176
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	ADD   R12, R5, R5
@@ -14902,9 +16815,9 @@ group_145:
 	WORD  $0x0fc3faf1 // bfmlalb v17.4s, v23.8h, v3.h[4]
 	WORD  $0x0fe3faf3 // bfmlalb v19.4s, v23.8h, v3.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_145
+	BNE   group_177
 
-keys_end_146:
+keys_end_178:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -14931,9 +16844,9 @@ keys_end_146:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_130:
+tile_154:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -14954,15 +16867,23 @@ tile_130:
 	FMOVQ 16(R6), F15
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_166
+	CBZ   R7, plain_198
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V16.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_167
+	BEQ   leave_199
+	CMPW  R19, R7
+	BNE   scale_200
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_199
+
+scale_200:
 	FMOVS R7, F17
 	WORD  $0x4f919084 // fmul v4.4s, v4.4s, v17.s[0]
 	WORD  $0x4ea0f892 // fabs v18.4s, v4.4s
@@ -14973,10 +16894,17 @@ tile_130:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V5.B16, V5.B16
 
-leave_167:
+leave_199:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_168
+	BEQ   leave_201
+	CMPW  R19, R7
+	BNE   scale_202
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_201
+
+scale_202:
 	FMOVS R7, F17
 	WORD  $0x4f9190c6 // fmul v6.4s, v6.4s, v17.s[0]
 	WORD  $0x4ea0f8d2 // fabs v18.4s, v6.4s
@@ -14987,10 +16915,17 @@ leave_167:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V7.B16, V7.B16
 
-leave_168:
+leave_201:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_169
+	BEQ   leave_203
+	CMPW  R19, R7
+	BNE   scale_204
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_203
+
+scale_204:
 	FMOVS R7, F17
 	WORD  $0x4f919108 // fmul v8.4s, v8.4s, v17.s[0]
 	WORD  $0x4ea0f912 // fabs v18.4s, v8.4s
@@ -15001,10 +16936,17 @@ leave_168:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V9.B16, V9.B16
 
-leave_169:
+leave_203:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_170
+	BEQ   leave_205
+	CMPW  R19, R7
+	BNE   scale_206
+	VEOR  V10.B16, V10.B16, V10.B16
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_205
+
+scale_206:
 	FMOVS R7, F17
 	WORD  $0x4f91914a // fmul v10.4s, v10.4s, v17.s[0]
 	WORD  $0x4ea0f952 // fabs v18.4s, v10.4s
@@ -15015,10 +16957,17 @@ leave_169:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V11.B16, V11.B16
 
-leave_170:
+leave_205:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_171
+	BEQ   leave_207
+	CMPW  R19, R7
+	BNE   scale_208
+	VEOR  V12.B16, V12.B16, V12.B16
+	VEOR  V13.B16, V13.B16, V13.B16
+	JMP   leave_207
+
+scale_208:
 	FMOVS R7, F17
 	WORD  $0x4f91918c // fmul v12.4s, v12.4s, v17.s[0]
 	WORD  $0x4ea0f992 // fabs v18.4s, v12.4s
@@ -15029,10 +16978,17 @@ leave_170:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V13.B16, V13.B16
 
-leave_171:
+leave_207:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_172
+	BEQ   leave_209
+	CMPW  R19, R7
+	BNE   scale_210
+	VEOR  V14.B16, V14.B16, V14.B16
+	VEOR  V15.B16, V15.B16, V15.B16
+	JMP   leave_209
+
+scale_210:
 	FMOVS R7, F17
 	WORD  $0x4f9191ce // fmul v14.4s, v14.4s, v17.s[0]
 	WORD  $0x4ea0f9d2 // fabs v18.4s, v14.4s
@@ -15043,132 +16999,132 @@ leave_171:
 	WORD  $0x4eb03652 // cmgt v18.4s, v18.4s, v16.4s
 	VAND  V18.B16, V15.B16, V15.B16
 
-leave_172:
+leave_209:
 
-plain_166:
+plain_198:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_175
+	BLE  keys_end_213
 	TST  $3, R3
-	BEQ  group_174
+	BEQ  group_212
 
-step_173:
+step_211:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_178
+	BNE  seen_216
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_178
+	BNE  seen_216
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_176
+	BEQ  passed_214
 
-seen_178:
+seen_216:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F16
 	FMOVQ 16(R4), F17
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_179
+	BEQ   skip_217
 	WORD  $0x4fd0f204 // bfmlalt v4.4s, v16.8h, v0.h[1]
 	WORD  $0x4fd0f225 // bfmlalt v5.4s, v17.8h, v0.h[1]
 
-skip_179:
+skip_217:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_180
+	BEQ   skip_218
 	WORD  $0x0fc0f204 // bfmlalb v4.4s, v16.8h, v0.h[0]
 	WORD  $0x0fc0f225 // bfmlalb v5.4s, v17.8h, v0.h[0]
 
-skip_180:
+skip_218:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_181
+	BEQ   skip_219
 	WORD  $0x4ff0f206 // bfmlalt v6.4s, v16.8h, v0.h[3]
 	WORD  $0x4ff0f227 // bfmlalt v7.4s, v17.8h, v0.h[3]
 
-skip_181:
+skip_219:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_182
+	BEQ   skip_220
 	WORD  $0x0fe0f206 // bfmlalb v6.4s, v16.8h, v0.h[2]
 	WORD  $0x0fe0f227 // bfmlalb v7.4s, v17.8h, v0.h[2]
 
-skip_182:
+skip_220:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_183
+	BEQ   skip_221
 	WORD  $0x4fd0fa08 // bfmlalt v8.4s, v16.8h, v0.h[5]
 	WORD  $0x4fd0fa29 // bfmlalt v9.4s, v17.8h, v0.h[5]
 
-skip_183:
+skip_221:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_184
+	BEQ   skip_222
 	WORD  $0x0fc0fa08 // bfmlalb v8.4s, v16.8h, v0.h[4]
 	WORD  $0x0fc0fa29 // bfmlalb v9.4s, v17.8h, v0.h[4]
 
-skip_184:
+skip_222:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_185
+	BEQ   skip_223
 	WORD  $0x4ff0fa0a // bfmlalt v10.4s, v16.8h, v0.h[7]
 	WORD  $0x4ff0fa2b // bfmlalt v11.4s, v17.8h, v0.h[7]
 
-skip_185:
+skip_223:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_186
+	BEQ   skip_224
 	WORD  $0x0fe0fa0a // bfmlalb v10.4s, v16.8h, v0.h[6]
 	WORD  $0x0fe0fa2b // bfmlalb v11.4s, v17.8h, v0.h[6]
 
-skip_186:
+skip_224:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_187
+	BEQ   skip_225
 	WORD  $0x4fd1f20c // bfmlalt v12.4s, v16.8h, v1.h[1]
 	WORD  $0x4fd1f22d // bfmlalt v13.4s, v17.8h, v1.h[1]
 
-skip_187:
+skip_225:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_188
+	BEQ   skip_226
 	WORD  $0x0fc1f20c // bfmlalb v12.4s, v16.8h, v1.h[0]
 	WORD  $0x0fc1f22d // bfmlalb v13.4s, v17.8h, v1.h[0]
 
-skip_188:
+skip_226:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_189
+	BEQ   skip_227
 	WORD  $0x4ff1f20e // bfmlalt v14.4s, v16.8h, v1.h[3]
 	WORD  $0x4ff1f22f // bfmlalt v15.4s, v17.8h, v1.h[3]
 
-skip_189:
+skip_227:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_190
+	BEQ   skip_228
 	WORD  $0x0fe1f20e // bfmlalb v14.4s, v16.8h, v1.h[2]
 	WORD  $0x0fe1f22f // bfmlalb v15.4s, v17.8h, v1.h[2]
 
-skip_190:
+skip_228:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_177
+	JMP added_215
 
-passed_176:
+passed_214:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_177:
+added_215:
 	SUBS $1, R3, R3
-	BEQ  keys_end_175
+	BEQ  keys_end_213
 	TST  $3, R3
-	BNE  step_173
+	BNE  step_211
 
-group_174:
+group_212:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -15197,7 +17153,7 @@ group_174:
 	MOVD  16(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_173
+	BNE   step_211
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	ADD   R12, R5, R5
@@ -15319,9 +17275,9 @@ group_174:
 	WORD  $0x0fc3f26d // bfmlalb v13.4s, v19.8h, v3.h[0]
 	WORD  $0x0fe3f26f // bfmlalb v15.4s, v19.8h, v3.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_174
+	BNE   group_212
 
-keys_end_175:
+keys_end_213:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -15342,9 +17298,9 @@ keys_end_175:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_131:
+tile_155:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
@@ -15359,15 +17315,23 @@ tile_131:
 	FMOVQ 16(R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_191
+	CBZ   R7, plain_229
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_192
+	BEQ   leave_230
+	CMPW  R19, R7
+	BNE   scale_231
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_230
+
+scale_231:
 	FMOVS R7, F11
 	WORD  $0x4f8b9042 // fmul v2.4s, v2.4s, v11.s[0]
 	WORD  $0x4ea0f84c // fabs v12.4s, v2.4s
@@ -15378,10 +17342,17 @@ tile_131:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V3.B16, V3.B16
 
-leave_192:
+leave_230:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_193
+	BEQ   leave_232
+	CMPW  R19, R7
+	BNE   scale_233
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_232
+
+scale_233:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
@@ -15392,10 +17363,17 @@ leave_192:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_193:
+leave_232:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_194
+	BEQ   leave_234
+	CMPW  R19, R7
+	BNE   scale_235
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_234
+
+scale_235:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
@@ -15406,10 +17384,17 @@ leave_193:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_194:
+leave_234:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_195
+	BEQ   leave_236
+	CMPW  R19, R7
+	BNE   scale_237
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_236
+
+scale_237:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
@@ -15420,100 +17405,100 @@ leave_194:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_195:
+leave_236:
 
-plain_191:
+plain_229:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_198
+	BLE  keys_end_240
 	TST  $3, R3
-	BEQ  group_197
+	BEQ  group_239
 
-step_196:
+step_238:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_201
+	BNE  seen_243
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_199
+	BEQ  passed_241
 
-seen_201:
+seen_243:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F10
 	FMOVQ 16(R4), F11
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_202
+	BEQ   skip_244
 	WORD  $0x4fd0f142 // bfmlalt v2.4s, v10.8h, v0.h[1]
 	WORD  $0x4fd0f163 // bfmlalt v3.4s, v11.8h, v0.h[1]
 
-skip_202:
+skip_244:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_203
+	BEQ   skip_245
 	WORD  $0x0fc0f142 // bfmlalb v2.4s, v10.8h, v0.h[0]
 	WORD  $0x0fc0f163 // bfmlalb v3.4s, v11.8h, v0.h[0]
 
-skip_203:
+skip_245:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_204
+	BEQ   skip_246
 	WORD  $0x4ff0f144 // bfmlalt v4.4s, v10.8h, v0.h[3]
 	WORD  $0x4ff0f165 // bfmlalt v5.4s, v11.8h, v0.h[3]
 
-skip_204:
+skip_246:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_205
+	BEQ   skip_247
 	WORD  $0x0fe0f144 // bfmlalb v4.4s, v10.8h, v0.h[2]
 	WORD  $0x0fe0f165 // bfmlalb v5.4s, v11.8h, v0.h[2]
 
-skip_205:
+skip_247:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_206
+	BEQ   skip_248
 	WORD  $0x4fd0f946 // bfmlalt v6.4s, v10.8h, v0.h[5]
 	WORD  $0x4fd0f967 // bfmlalt v7.4s, v11.8h, v0.h[5]
 
-skip_206:
+skip_248:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_207
+	BEQ   skip_249
 	WORD  $0x0fc0f946 // bfmlalb v6.4s, v10.8h, v0.h[4]
 	WORD  $0x0fc0f967 // bfmlalb v7.4s, v11.8h, v0.h[4]
 
-skip_207:
+skip_249:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_208
+	BEQ   skip_250
 	WORD  $0x4ff0f948 // bfmlalt v8.4s, v10.8h, v0.h[7]
 	WORD  $0x4ff0f969 // bfmlalt v9.4s, v11.8h, v0.h[7]
 
-skip_208:
+skip_250:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_209
+	BEQ   skip_251
 	WORD  $0x0fe0f948 // bfmlalb v8.4s, v10.8h, v0.h[6]
 	WORD  $0x0fe0f969 // bfmlalb v9.4s, v11.8h, v0.h[6]
 
-skip_209:
+skip_251:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_200
+	JMP added_242
 
-passed_199:
+passed_241:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_200:
+added_242:
 	SUBS $1, R3, R3
-	BEQ  keys_end_198
+	BEQ  keys_end_240
 	TST  $3, R3
-	BNE  step_196
+	BNE  step_238
 
-group_197:
+group_239:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVD  8(R6), R7
@@ -15534,7 +17519,7 @@ group_197:
 	MOVD  8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_196
+	BNE   step_238
 	FMOVQ (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F10
@@ -15620,9 +17605,9 @@ group_197:
 	WORD  $0x0fc1f9a7 // bfmlalb v7.4s, v13.8h, v1.h[4]
 	WORD  $0x0fe1f9a9 // bfmlalb v9.4s, v13.8h, v1.h[6]
 	SUBS  $4, R3, R3
-	BNE   group_197
+	BNE   group_239
 
-keys_end_198:
+keys_end_240:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
@@ -15637,9 +17622,9 @@ keys_end_198:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_132:
+tile_156:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	FMOVQ 16(R6), F5
@@ -15651,15 +17636,23 @@ tile_132:
 	FMOVQ 16(R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_210
+	CBZ   R7, plain_252
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_211
+	BEQ   leave_253
+	CMPW  R19, R7
+	BNE   scale_254
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_253
+
+scale_254:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
@@ -15670,10 +17663,17 @@ tile_132:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_211:
+leave_253:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_212
+	BEQ   leave_255
+	CMPW  R19, R7
+	BNE   scale_256
+	VEOR  V6.B16, V6.B16, V6.B16
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_255
+
+scale_256:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
@@ -15684,10 +17684,17 @@ leave_211:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_212:
+leave_255:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_213
+	BEQ   leave_257
+	CMPW  R19, R7
+	BNE   scale_258
+	VEOR  V8.B16, V8.B16, V8.B16
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_257
+
+scale_258:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
@@ -15698,87 +17705,87 @@ leave_212:
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_213:
+leave_257:
 
-plain_210:
+plain_252:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_216
+	BLE  keys_end_261
 	TST  $3, R3
-	BEQ  group_215
+	BEQ  group_260
 
-step_214:
+step_259:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_219
+	BNE   seen_264
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_217
+	BEQ   passed_262
 
-seen_219:
+seen_264:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F10
 	FMOVQ 16(R4), F11
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_220
+	BEQ   skip_265
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 	WORD  $0x4fd0f165 // bfmlalt v5.4s, v11.8h, v0.h[1]
 
-skip_220:
+skip_265:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_221
+	BEQ   skip_266
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 	WORD  $0x0fc0f165 // bfmlalb v5.4s, v11.8h, v0.h[0]
 
-skip_221:
+skip_266:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_222
+	BEQ   skip_267
 	WORD  $0x4ff0f146 // bfmlalt v6.4s, v10.8h, v0.h[3]
 	WORD  $0x4ff0f167 // bfmlalt v7.4s, v11.8h, v0.h[3]
 
-skip_222:
+skip_267:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_223
+	BEQ   skip_268
 	WORD  $0x0fe0f146 // bfmlalb v6.4s, v10.8h, v0.h[2]
 	WORD  $0x0fe0f167 // bfmlalb v7.4s, v11.8h, v0.h[2]
 
-skip_223:
+skip_268:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_224
+	BEQ   skip_269
 	WORD  $0x4fd1f148 // bfmlalt v8.4s, v10.8h, v1.h[1]
 	WORD  $0x4fd1f169 // bfmlalt v9.4s, v11.8h, v1.h[1]
 
-skip_224:
+skip_269:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_225
+	BEQ   skip_270
 	WORD  $0x0fc1f148 // bfmlalb v8.4s, v10.8h, v1.h[0]
 	WORD  $0x0fc1f169 // bfmlalb v9.4s, v11.8h, v1.h[0]
 
-skip_225:
+skip_270:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_218
+	JMP added_263
 
-passed_217:
+passed_262:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_218:
+added_263:
 	SUBS $1, R3, R3
-	BEQ  keys_end_216
+	BEQ  keys_end_261
 	TST  $3, R3
-	BNE  step_214
+	BNE  step_259
 
-group_215:
+group_260:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	MOVWU 8(R6), R7
@@ -15799,7 +17806,7 @@ group_215:
 	MOVWU 8(R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_214
+	BNE   step_259
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	ADD   R12, R5, R5
@@ -15873,9 +17880,9 @@ group_215:
 	WORD  $0x0fe2f1a7 // bfmlalb v7.4s, v13.8h, v2.h[2]
 	WORD  $0x0fc3f1a9 // bfmlalb v9.4s, v13.8h, v3.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_215
+	BNE   group_260
 
-keys_end_216:
+keys_end_261:
 	FMOVQ F4, (R1)
 	FMOVQ F5, 16(R1)
 	ADD   R13, R1, R1
@@ -15887,9 +17894,9 @@ keys_end_216:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_133:
+tile_157:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
@@ -15898,15 +17905,23 @@ tile_133:
 	FMOVQ 16(R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_226
+	CBZ   R7, plain_271
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_227
+	BEQ   leave_272
+	CMPW  R19, R7
+	BNE   scale_273
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_272
+
+scale_273:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
@@ -15917,10 +17932,17 @@ tile_133:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_227:
+leave_272:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_228
+	BEQ   leave_274
+	CMPW  R19, R7
+	BNE   scale_275
+	VEOR  V4.B16, V4.B16, V4.B16
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_274
+
+scale_275:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
@@ -15931,69 +17953,69 @@ leave_227:
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_228:
+leave_274:
 
-plain_226:
+plain_271:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_231
+	BLE  keys_end_278
 	TST  $3, R3
-	BEQ  group_230
+	BEQ  group_277
 
-step_229:
+step_276:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_232
+	BEQ  passed_279
 
-seen_234:
+seen_281:
 	FMOVD (R5), F0
 	FMOVQ (R4), F6
 	FMOVQ 16(R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_235
+	BEQ   skip_282
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
 	WORD  $0x4fd0f0e3 // bfmlalt v3.4s, v7.8h, v0.h[1]
 
-skip_235:
+skip_282:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_236
+	BEQ   skip_283
 	WORD  $0x0fc0f0c2 // bfmlalb v2.4s, v6.8h, v0.h[0]
 	WORD  $0x0fc0f0e3 // bfmlalb v3.4s, v7.8h, v0.h[0]
 
-skip_236:
+skip_283:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_237
+	BEQ   skip_284
 	WORD  $0x4ff0f0c4 // bfmlalt v4.4s, v6.8h, v0.h[3]
 	WORD  $0x4ff0f0e5 // bfmlalt v5.4s, v7.8h, v0.h[3]
 
-skip_237:
+skip_284:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_238
+	BEQ   skip_285
 	WORD  $0x0fe0f0c4 // bfmlalb v4.4s, v6.8h, v0.h[2]
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 
-skip_238:
+skip_285:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_233
+	JMP added_280
 
-passed_232:
+passed_279:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_233:
+added_280:
 	SUBS $1, R3, R3
-	BEQ  keys_end_231
+	BEQ  keys_end_278
 	TST  $3, R3
-	BNE  step_229
+	BNE  step_276
 
-group_230:
+group_277:
 	MOVD  R5, R6
 	MOVD  (R6), R8
 	ADD   R12, R6, R6
@@ -16006,7 +18028,7 @@ group_230:
 	MOVD  (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_229
+	BNE   step_276
 	FMOVD (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F6
@@ -16060,9 +18082,9 @@ group_230:
 	WORD  $0x0fc1f123 // bfmlalb v3.4s, v9.8h, v1.h[0]
 	WORD  $0x0fe1f125 // bfmlalb v5.4s, v9.8h, v1.h[2]
 	SUBS  $4, R3, R3
-	BNE   group_230
+	BNE   group_277
 
-keys_end_231:
+keys_end_278:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
@@ -16071,23 +18093,31 @@ keys_end_231:
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-tile_134:
+tile_158:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	FMOVQ 16(R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_239
+	CBZ   R7, plain_286
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_240
+	BEQ   leave_287
+	CMPW  R19, R7
+	BNE   scale_288
+	VEOR  V2.B16, V2.B16, V2.B16
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_287
+
+scale_288:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
@@ -16098,55 +18128,55 @@ tile_134:
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_240:
+leave_287:
 
-plain_239:
+plain_286:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_243
+	BLE  keys_end_291
 	TST  $3, R3
-	BEQ  group_242
+	BEQ  group_290
 
-step_241:
+step_289:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_244
+	BEQ   passed_292
 
-seen_246:
+seen_294:
 	FMOVS (R5), F0
 	FMOVQ (R4), F4
 	FMOVQ 16(R4), F5
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_247
+	BEQ   skip_295
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
 	WORD  $0x4fd0f0a3 // bfmlalt v3.4s, v5.8h, v0.h[1]
 
-skip_247:
+skip_295:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_248
+	BEQ   skip_296
 	WORD  $0x0fc0f082 // bfmlalb v2.4s, v4.8h, v0.h[0]
 	WORD  $0x0fc0f0a3 // bfmlalb v3.4s, v5.8h, v0.h[0]
 
-skip_248:
+skip_296:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_245
+	JMP added_293
 
-passed_244:
+passed_292:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_245:
+added_293:
 	SUBS $1, R3, R3
-	BEQ  keys_end_243
+	BEQ  keys_end_291
 	TST  $3, R3
-	BNE  step_241
+	BNE  step_289
 
-group_242:
+group_290:
 	MOVD  R5, R6
 	MOVWU (R6), R8
 	ADD   R12, R6, R6
@@ -16159,7 +18189,7 @@ group_242:
 	MOVWU (R6), R7
 	ORR   R7, R8, R8
 	TST   R15, R8
-	BNE   step_241
+	BNE   step_289
 	FMOVS (R5), F0
 	ADD   R12, R5, R5
 	FMOVQ (R4), F4
@@ -16197,25 +18227,25 @@ group_242:
 	WORD  $0x4fd1f0e3 // bfmlalt v3.4s, v7.8h, v1.h[1]
 	WORD  $0x0fc1f0e3 // bfmlalb v3.4s, v7.8h, v1.h[0]
 	SUBS  $4, R3, R3
-	BNE   group_242
+	BNE   group_290
 
-keys_end_243:
+keys_end_291:
 	FMOVQ F2, (R1)
 	FMOVQ F3, 16(R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_127
+	JMP   rows_151
 
-rows_end_128:
+rows_end_152:
 	ADD $32, R9, R9
 	SUB $8, R10, R10
 
-strip_end_126:
+strip_end_150:
 
-strip_249:
+strip_297:
 	CMP  $4, R10
-	BLT  strip_end_250
+	BLT  strip_end_298
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -16223,30 +18253,30 @@ strip_249:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_251:
+rows_299:
 	CMP $10, R2
-	BGT tile_253
+	BGT tile_301
 	CMP $8, R2
-	BGT tile_254
+	BGT tile_302
 	CMP $7, R2
-	BGT tile_253
+	BGT tile_301
 	CMP $6, R2
-	BGT tile_255
+	BGT tile_303
 	CMP $5, R2
-	BGT tile_254
+	BGT tile_302
 	CMP $4, R2
-	BGT tile_256
+	BGT tile_304
 	CMP $3, R2
-	BGT tile_255
+	BGT tile_303
 	CMP $2, R2
-	BGT tile_256
+	BGT tile_304
 	CMP $1, R2
-	BGT tile_257
+	BGT tile_305
 	CMP $0, R2
-	BGT tile_258
-	JMP rows_end_252
+	BGT tile_306
+	JMP rows_end_300
 
-tile_253:
+tile_301:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -16265,227 +18295,276 @@ tile_253:
 	FMOVQ (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_259
+	CBZ   R7, plain_307
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_260
+	BEQ   leave_308
+	CMPW  R19, R7
+	BNE   scale_309
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_308
+
+scale_309:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_260:
+leave_308:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_261
+	BEQ   leave_310
+	CMPW  R19, R7
+	BNE   scale_311
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_310
+
+scale_311:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_261:
+leave_310:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_262
+	BEQ   leave_312
+	CMPW  R19, R7
+	BNE   scale_313
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_312
+
+scale_313:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_262:
+leave_312:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_263
+	BEQ   leave_314
+	CMPW  R19, R7
+	BNE   scale_315
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_314
+
+scale_315:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_263:
+leave_314:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_264
+	BEQ   leave_316
+	CMPW  R19, R7
+	BNE   scale_317
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_316
+
+scale_317:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_264:
+leave_316:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_265
+	BEQ   leave_318
+	CMPW  R19, R7
+	BNE   scale_319
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_318
+
+scale_319:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_265:
+leave_318:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_266
+	BEQ   leave_320
+	CMPW  R19, R7
+	BNE   scale_321
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_320
+
+scale_321:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_266:
+leave_320:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_267
+	BEQ   leave_322
+	CMPW  R19, R7
+	BNE   scale_323
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_322
+
+scale_323:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_267:
+leave_322:
 
-plain_259:
+plain_307:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_270
+	BLE  keys_end_326
 
-step_268:
+step_324:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_273
+	BNE  seen_329
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_273
+	BNE  seen_329
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_273
+	BNE  seen_329
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_271
+	BEQ  passed_327
 
-seen_273:
+seen_329:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ (R4), F12
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_274
+	BEQ   skip_330
 	WORD  $0x4fd0f184 // bfmlalt v4.4s, v12.8h, v0.h[1]
 
-skip_274:
+skip_330:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_275
+	BEQ   skip_331
 	WORD  $0x0fc0f184 // bfmlalb v4.4s, v12.8h, v0.h[0]
 
-skip_275:
+skip_331:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_276
+	BEQ   skip_332
 	WORD  $0x4ff0f185 // bfmlalt v5.4s, v12.8h, v0.h[3]
 
-skip_276:
+skip_332:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_277
+	BEQ   skip_333
 	WORD  $0x0fe0f185 // bfmlalb v5.4s, v12.8h, v0.h[2]
 
-skip_277:
+skip_333:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_278
+	BEQ   skip_334
 	WORD  $0x4fd0f986 // bfmlalt v6.4s, v12.8h, v0.h[5]
 
-skip_278:
+skip_334:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_279
+	BEQ   skip_335
 	WORD  $0x0fc0f986 // bfmlalb v6.4s, v12.8h, v0.h[4]
 
-skip_279:
+skip_335:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_280
+	BEQ   skip_336
 	WORD  $0x4ff0f987 // bfmlalt v7.4s, v12.8h, v0.h[7]
 
-skip_280:
+skip_336:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_281
+	BEQ   skip_337
 	WORD  $0x0fe0f987 // bfmlalb v7.4s, v12.8h, v0.h[6]
 
-skip_281:
+skip_337:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_282
+	BEQ   skip_338
 	WORD  $0x4fd1f188 // bfmlalt v8.4s, v12.8h, v1.h[1]
 
-skip_282:
+skip_338:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_283
+	BEQ   skip_339
 	WORD  $0x0fc1f188 // bfmlalb v8.4s, v12.8h, v1.h[0]
 
-skip_283:
+skip_339:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_284
+	BEQ   skip_340
 	WORD  $0x4ff1f189 // bfmlalt v9.4s, v12.8h, v1.h[3]
 
-skip_284:
+skip_340:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_285
+	BEQ   skip_341
 	WORD  $0x0fe1f189 // bfmlalb v9.4s, v12.8h, v1.h[2]
 
-skip_285:
+skip_341:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_286
+	BEQ   skip_342
 	WORD  $0x4fd1f98a // bfmlalt v10.4s, v12.8h, v1.h[5]
 
-skip_286:
+skip_342:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_287
+	BEQ   skip_343
 	WORD  $0x0fc1f98a // bfmlalb v10.4s, v12.8h, v1.h[4]
 
-skip_287:
+skip_343:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_288
+	BEQ   skip_344
 	WORD  $0x4ff1f98b // bfmlalt v11.4s, v12.8h, v1.h[7]
 
-skip_288:
+skip_344:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_289
+	BEQ   skip_345
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 
-skip_289:
+skip_345:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_272
+	JMP added_328
 
-passed_271:
+passed_327:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_272:
+added_328:
 	SUBS $1, R3, R3
-	BNE  step_268
+	BNE  step_324
 
-keys_end_270:
+keys_end_326:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -16504,9 +18583,9 @@ keys_end_270:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_254:
+tile_302:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -16521,180 +18600,217 @@ tile_254:
 	FMOVQ (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_290
+	CBZ   R7, plain_346
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_291
+	BEQ   leave_347
+	CMPW  R19, R7
+	BNE   scale_348
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_347
+
+scale_348:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_291:
+leave_347:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_292
+	BEQ   leave_349
+	CMPW  R19, R7
+	BNE   scale_350
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_349
+
+scale_350:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_292:
+leave_349:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_293
+	BEQ   leave_351
+	CMPW  R19, R7
+	BNE   scale_352
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_351
+
+scale_352:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_293:
+leave_351:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_294
+	BEQ   leave_353
+	CMPW  R19, R7
+	BNE   scale_354
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_353
+
+scale_354:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_294:
+leave_353:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_295
+	BEQ   leave_355
+	CMPW  R19, R7
+	BNE   scale_356
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_355
+
+scale_356:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_295:
+leave_355:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_296
+	BEQ   leave_357
+	CMPW  R19, R7
+	BNE   scale_358
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_357
+
+scale_358:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_296:
+leave_357:
 
-plain_290:
+plain_346:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_299
+	BLE  keys_end_361
 
-step_297:
+step_359:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_302
+	BNE  seen_364
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_302
+	BNE  seen_364
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_300
+	BEQ  passed_362
 
-seen_302:
+seen_364:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVQ (R4), F10
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_303
+	BEQ   skip_365
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 
-skip_303:
+skip_365:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_304
+	BEQ   skip_366
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 
-skip_304:
+skip_366:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_305
+	BEQ   skip_367
 	WORD  $0x4ff0f145 // bfmlalt v5.4s, v10.8h, v0.h[3]
 
-skip_305:
+skip_367:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_306
+	BEQ   skip_368
 	WORD  $0x0fe0f145 // bfmlalb v5.4s, v10.8h, v0.h[2]
 
-skip_306:
+skip_368:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_307
+	BEQ   skip_369
 	WORD  $0x4fd0f946 // bfmlalt v6.4s, v10.8h, v0.h[5]
 
-skip_307:
+skip_369:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_308
+	BEQ   skip_370
 	WORD  $0x0fc0f946 // bfmlalb v6.4s, v10.8h, v0.h[4]
 
-skip_308:
+skip_370:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_309
+	BEQ   skip_371
 	WORD  $0x4ff0f947 // bfmlalt v7.4s, v10.8h, v0.h[7]
 
-skip_309:
+skip_371:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_310
+	BEQ   skip_372
 	WORD  $0x0fe0f947 // bfmlalb v7.4s, v10.8h, v0.h[6]
 
-skip_310:
+skip_372:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_311
+	BEQ   skip_373
 	WORD  $0x4fd1f148 // bfmlalt v8.4s, v10.8h, v1.h[1]
 
-skip_311:
+skip_373:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_312
+	BEQ   skip_374
 	WORD  $0x0fc1f148 // bfmlalb v8.4s, v10.8h, v1.h[0]
 
-skip_312:
+skip_374:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_313
+	BEQ   skip_375
 	WORD  $0x4ff1f149 // bfmlalt v9.4s, v10.8h, v1.h[3]
 
-skip_313:
+skip_375:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_314
+	BEQ   skip_376
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 
-skip_314:
+skip_376:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_301
+	JMP added_363
 
-passed_300:
+passed_362:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_301:
+added_363:
 	SUBS $1, R3, R3
-	BNE  step_297
+	BNE  step_359
 
-keys_end_299:
+keys_end_361:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -16709,9 +18825,9 @@ keys_end_299:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_255:
+tile_303:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
@@ -16722,132 +18838,157 @@ tile_255:
 	FMOVQ (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_315
+	CBZ   R7, plain_377
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_316
+	BEQ   leave_378
+	CMPW  R19, R7
+	BNE   scale_379
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_378
+
+scale_379:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_316:
+leave_378:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_317
+	BEQ   leave_380
+	CMPW  R19, R7
+	BNE   scale_381
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_380
+
+scale_381:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_317:
+leave_380:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_318
+	BEQ   leave_382
+	CMPW  R19, R7
+	BNE   scale_383
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_382
+
+scale_383:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_318:
+leave_382:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_319
+	BEQ   leave_384
+	CMPW  R19, R7
+	BNE   scale_385
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_384
+
+scale_385:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_319:
+leave_384:
 
-plain_315:
+plain_377:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_322
+	BLE  keys_end_388
 
-step_320:
+step_386:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_325
+	BNE  seen_391
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_323
+	BEQ  passed_389
 
-seen_325:
+seen_391:
 	FMOVQ (R5), F0
 	FMOVQ (R4), F6
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_326
+	BEQ   skip_392
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
 
-skip_326:
+skip_392:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_327
+	BEQ   skip_393
 	WORD  $0x0fc0f0c2 // bfmlalb v2.4s, v6.8h, v0.h[0]
 
-skip_327:
+skip_393:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_328
+	BEQ   skip_394
 	WORD  $0x4ff0f0c3 // bfmlalt v3.4s, v6.8h, v0.h[3]
 
-skip_328:
+skip_394:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_329
+	BEQ   skip_395
 	WORD  $0x0fe0f0c3 // bfmlalb v3.4s, v6.8h, v0.h[2]
 
-skip_329:
+skip_395:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_330
+	BEQ   skip_396
 	WORD  $0x4fd0f8c4 // bfmlalt v4.4s, v6.8h, v0.h[5]
 
-skip_330:
+skip_396:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_331
+	BEQ   skip_397
 	WORD  $0x0fc0f8c4 // bfmlalb v4.4s, v6.8h, v0.h[4]
 
-skip_331:
+skip_397:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_332
+	BEQ   skip_398
 	WORD  $0x4ff0f8c5 // bfmlalt v5.4s, v6.8h, v0.h[7]
 
-skip_332:
+skip_398:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_333
+	BEQ   skip_399
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 
-skip_333:
+skip_399:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_324
+	JMP added_390
 
-passed_323:
+passed_389:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_324:
+added_390:
 	SUBS $1, R3, R3
-	BNE  step_320
+	BNE  step_386
 
-keys_end_322:
+keys_end_388:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F3, (R1)
@@ -16858,9 +18999,9 @@ keys_end_322:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_256:
+tile_304:
 	MOVD  R1, R6
 	FMOVQ (R6), F4
 	ADD   R13, R6, R6
@@ -16869,111 +19010,130 @@ tile_256:
 	FMOVQ (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_334
+	CBZ   R7, plain_400
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_335
+	BEQ   leave_401
+	CMPW  R19, R7
+	BNE   scale_402
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_401
+
+scale_402:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_335:
+leave_401:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_336
+	BEQ   leave_403
+	CMPW  R19, R7
+	BNE   scale_404
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_403
+
+scale_404:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_336:
+leave_403:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_337
+	BEQ   leave_405
+	CMPW  R19, R7
+	BNE   scale_406
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_405
+
+scale_406:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_337:
+leave_405:
 
-plain_334:
+plain_400:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_340
+	BLE  keys_end_409
 
-step_338:
+step_407:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_343
+	BNE   seen_412
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_341
+	BEQ   passed_410
 
-seen_343:
+seen_412:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVQ (R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_344
+	BEQ   skip_413
 	WORD  $0x4fd0f0e4 // bfmlalt v4.4s, v7.8h, v0.h[1]
 
-skip_344:
+skip_413:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_345
+	BEQ   skip_414
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 
-skip_345:
+skip_414:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_346
+	BEQ   skip_415
 	WORD  $0x4ff0f0e5 // bfmlalt v5.4s, v7.8h, v0.h[3]
 
-skip_346:
+skip_415:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_347
+	BEQ   skip_416
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 
-skip_347:
+skip_416:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_348
+	BEQ   skip_417
 	WORD  $0x4fd1f0e6 // bfmlalt v6.4s, v7.8h, v1.h[1]
 
-skip_348:
+skip_417:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_349
+	BEQ   skip_418
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 
-skip_349:
+skip_418:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_342
+	JMP added_411
 
-passed_341:
+passed_410:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_342:
+added_411:
 	SUBS $1, R3, R3
-	BNE  step_338
+	BNE  step_407
 
-keys_end_340:
+keys_end_409:
 	FMOVQ F4, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F5, (R1)
@@ -16982,179 +19142,199 @@ keys_end_340:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_257:
+tile_305:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
 	FMOVQ (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_350
+	CBZ   R7, plain_419
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_351
+	BEQ   leave_420
+	CMPW  R19, R7
+	BNE   scale_421
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_420
+
+scale_421:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_351:
+leave_420:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_352
+	BEQ   leave_422
+	CMPW  R19, R7
+	BNE   scale_423
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_422
+
+scale_423:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_352:
+leave_422:
 
-plain_350:
+plain_419:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_355
+	BLE  keys_end_426
 
-step_353:
+step_424:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_356
+	BEQ  passed_427
 
-seen_358:
+seen_429:
 	FMOVD (R5), F0
 	FMOVQ (R4), F4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_359
+	BEQ   skip_430
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
 
-skip_359:
+skip_430:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_360
+	BEQ   skip_431
 	WORD  $0x0fc0f082 // bfmlalb v2.4s, v4.8h, v0.h[0]
 
-skip_360:
+skip_431:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_361
+	BEQ   skip_432
 	WORD  $0x4ff0f083 // bfmlalt v3.4s, v4.8h, v0.h[3]
 
-skip_361:
+skip_432:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_362
+	BEQ   skip_433
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 
-skip_362:
+skip_433:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_357
+	JMP added_428
 
-passed_356:
+passed_427:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_357:
+added_428:
 	SUBS $1, R3, R3
-	BNE  step_353
+	BNE  step_424
 
-keys_end_355:
+keys_end_426:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	FMOVQ F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-tile_258:
+tile_306:
 	MOVD  R1, R6
 	FMOVQ (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_363
+	CBZ   R7, plain_434
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_364
+	BEQ   leave_435
+	CMPW  R19, R7
+	BNE   scale_436
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_435
+
+scale_436:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_364:
+leave_435:
 
-plain_363:
+plain_434:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_367
+	BLE  keys_end_439
 
-step_365:
+step_437:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_368
+	BEQ   passed_440
 
-seen_370:
+seen_442:
 	FMOVS (R5), F0
 	FMOVQ (R4), F3
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_371
+	BEQ   skip_443
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 
-skip_371:
+skip_443:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_372
+	BEQ   skip_444
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 
-skip_372:
+skip_444:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_369
+	JMP added_441
 
-passed_368:
+passed_440:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_369:
+added_441:
 	SUBS $1, R3, R3
-	BNE  step_365
+	BNE  step_437
 
-keys_end_367:
+keys_end_439:
 	FMOVQ F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_251
+	JMP   rows_299
 
-rows_end_252:
+rows_end_300:
 	ADD $16, R9, R9
 	SUB $4, R10, R10
 
-strip_end_250:
+strip_end_298:
 
-strip_373:
+strip_445:
 	CMP  $2, R10
-	BLT  strip_end_374
+	BLT  strip_end_446
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -17162,30 +19342,30 @@ strip_373:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_375:
+rows_447:
 	CMP $10, R2
-	BGT tile_377
+	BGT tile_449
 	CMP $8, R2
-	BGT tile_378
+	BGT tile_450
 	CMP $7, R2
-	BGT tile_377
+	BGT tile_449
 	CMP $6, R2
-	BGT tile_379
+	BGT tile_451
 	CMP $5, R2
-	BGT tile_378
+	BGT tile_450
 	CMP $4, R2
-	BGT tile_380
+	BGT tile_452
 	CMP $3, R2
-	BGT tile_379
+	BGT tile_451
 	CMP $2, R2
-	BGT tile_380
+	BGT tile_452
 	CMP $1, R2
-	BGT tile_381
+	BGT tile_453
 	CMP $0, R2
-	BGT tile_382
-	JMP rows_end_376
+	BGT tile_454
+	JMP rows_end_448
 
-tile_377:
+tile_449:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -17204,227 +19384,276 @@ tile_377:
 	FMOVD (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_383
+	CBZ   R7, plain_455
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_384
+	BEQ   leave_456
+	CMPW  R19, R7
+	BNE   scale_457
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_456
+
+scale_457:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_384:
+leave_456:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_385
+	BEQ   leave_458
+	CMPW  R19, R7
+	BNE   scale_459
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_458
+
+scale_459:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_385:
+leave_458:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_386
+	BEQ   leave_460
+	CMPW  R19, R7
+	BNE   scale_461
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_460
+
+scale_461:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_386:
+leave_460:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_387
+	BEQ   leave_462
+	CMPW  R19, R7
+	BNE   scale_463
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_462
+
+scale_463:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_387:
+leave_462:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_388
+	BEQ   leave_464
+	CMPW  R19, R7
+	BNE   scale_465
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_464
+
+scale_465:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_388:
+leave_464:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_389
+	BEQ   leave_466
+	CMPW  R19, R7
+	BNE   scale_467
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_466
+
+scale_467:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_389:
+leave_466:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_390
+	BEQ   leave_468
+	CMPW  R19, R7
+	BNE   scale_469
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_468
+
+scale_469:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_390:
+leave_468:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_391
+	BEQ   leave_470
+	CMPW  R19, R7
+	BNE   scale_471
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_470
+
+scale_471:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_391:
+leave_470:
 
-plain_383:
+plain_455:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_394
+	BLE  keys_end_474
 
-step_392:
+step_472:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_397
+	BNE  seen_477
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_397
+	BNE  seen_477
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_397
+	BNE  seen_477
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_395
+	BEQ  passed_475
 
-seen_397:
+seen_477:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVD (R4), F12
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_398
+	BEQ   skip_478
 	WORD  $0x4fd0f184 // bfmlalt v4.4s, v12.8h, v0.h[1]
 
-skip_398:
+skip_478:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_399
+	BEQ   skip_479
 	WORD  $0x0fc0f184 // bfmlalb v4.4s, v12.8h, v0.h[0]
 
-skip_399:
+skip_479:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_400
+	BEQ   skip_480
 	WORD  $0x4ff0f185 // bfmlalt v5.4s, v12.8h, v0.h[3]
 
-skip_400:
+skip_480:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_401
+	BEQ   skip_481
 	WORD  $0x0fe0f185 // bfmlalb v5.4s, v12.8h, v0.h[2]
 
-skip_401:
+skip_481:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_402
+	BEQ   skip_482
 	WORD  $0x4fd0f986 // bfmlalt v6.4s, v12.8h, v0.h[5]
 
-skip_402:
+skip_482:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_403
+	BEQ   skip_483
 	WORD  $0x0fc0f986 // bfmlalb v6.4s, v12.8h, v0.h[4]
 
-skip_403:
+skip_483:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_404
+	BEQ   skip_484
 	WORD  $0x4ff0f987 // bfmlalt v7.4s, v12.8h, v0.h[7]
 
-skip_404:
+skip_484:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_405
+	BEQ   skip_485
 	WORD  $0x0fe0f987 // bfmlalb v7.4s, v12.8h, v0.h[6]
 
-skip_405:
+skip_485:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_406
+	BEQ   skip_486
 	WORD  $0x4fd1f188 // bfmlalt v8.4s, v12.8h, v1.h[1]
 
-skip_406:
+skip_486:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_407
+	BEQ   skip_487
 	WORD  $0x0fc1f188 // bfmlalb v8.4s, v12.8h, v1.h[0]
 
-skip_407:
+skip_487:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_408
+	BEQ   skip_488
 	WORD  $0x4ff1f189 // bfmlalt v9.4s, v12.8h, v1.h[3]
 
-skip_408:
+skip_488:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_409
+	BEQ   skip_489
 	WORD  $0x0fe1f189 // bfmlalb v9.4s, v12.8h, v1.h[2]
 
-skip_409:
+skip_489:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_410
+	BEQ   skip_490
 	WORD  $0x4fd1f98a // bfmlalt v10.4s, v12.8h, v1.h[5]
 
-skip_410:
+skip_490:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_411
+	BEQ   skip_491
 	WORD  $0x0fc1f98a // bfmlalb v10.4s, v12.8h, v1.h[4]
 
-skip_411:
+skip_491:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_412
+	BEQ   skip_492
 	WORD  $0x4ff1f98b // bfmlalt v11.4s, v12.8h, v1.h[7]
 
-skip_412:
+skip_492:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_413
+	BEQ   skip_493
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 
-skip_413:
+skip_493:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_396
+	JMP added_476
 
-passed_395:
+passed_475:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_396:
+added_476:
 	SUBS $1, R3, R3
-	BNE  step_392
+	BNE  step_472
 
-keys_end_394:
+keys_end_474:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -17443,9 +19672,9 @@ keys_end_394:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_378:
+tile_450:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -17460,180 +19689,217 @@ tile_378:
 	FMOVD (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_414
+	CBZ   R7, plain_494
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_415
+	BEQ   leave_495
+	CMPW  R19, R7
+	BNE   scale_496
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_495
+
+scale_496:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_415:
+leave_495:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_416
+	BEQ   leave_497
+	CMPW  R19, R7
+	BNE   scale_498
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_497
+
+scale_498:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_416:
+leave_497:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_417
+	BEQ   leave_499
+	CMPW  R19, R7
+	BNE   scale_500
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_499
+
+scale_500:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_417:
+leave_499:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_418
+	BEQ   leave_501
+	CMPW  R19, R7
+	BNE   scale_502
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_501
+
+scale_502:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_418:
+leave_501:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_419
+	BEQ   leave_503
+	CMPW  R19, R7
+	BNE   scale_504
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_503
+
+scale_504:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_419:
+leave_503:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_420
+	BEQ   leave_505
+	CMPW  R19, R7
+	BNE   scale_506
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_505
+
+scale_506:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_420:
+leave_505:
 
-plain_414:
+plain_494:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_423
+	BLE  keys_end_509
 
-step_421:
+step_507:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_426
+	BNE  seen_512
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_426
+	BNE  seen_512
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_424
+	BEQ  passed_510
 
-seen_426:
+seen_512:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVD (R4), F10
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_427
+	BEQ   skip_513
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 
-skip_427:
+skip_513:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_428
+	BEQ   skip_514
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 
-skip_428:
+skip_514:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_429
+	BEQ   skip_515
 	WORD  $0x4ff0f145 // bfmlalt v5.4s, v10.8h, v0.h[3]
 
-skip_429:
+skip_515:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_430
+	BEQ   skip_516
 	WORD  $0x0fe0f145 // bfmlalb v5.4s, v10.8h, v0.h[2]
 
-skip_430:
+skip_516:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_431
+	BEQ   skip_517
 	WORD  $0x4fd0f946 // bfmlalt v6.4s, v10.8h, v0.h[5]
 
-skip_431:
+skip_517:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_432
+	BEQ   skip_518
 	WORD  $0x0fc0f946 // bfmlalb v6.4s, v10.8h, v0.h[4]
 
-skip_432:
+skip_518:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_433
+	BEQ   skip_519
 	WORD  $0x4ff0f947 // bfmlalt v7.4s, v10.8h, v0.h[7]
 
-skip_433:
+skip_519:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_434
+	BEQ   skip_520
 	WORD  $0x0fe0f947 // bfmlalb v7.4s, v10.8h, v0.h[6]
 
-skip_434:
+skip_520:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_435
+	BEQ   skip_521
 	WORD  $0x4fd1f148 // bfmlalt v8.4s, v10.8h, v1.h[1]
 
-skip_435:
+skip_521:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_436
+	BEQ   skip_522
 	WORD  $0x0fc1f148 // bfmlalb v8.4s, v10.8h, v1.h[0]
 
-skip_436:
+skip_522:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_437
+	BEQ   skip_523
 	WORD  $0x4ff1f149 // bfmlalt v9.4s, v10.8h, v1.h[3]
 
-skip_437:
+skip_523:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_438
+	BEQ   skip_524
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 
-skip_438:
+skip_524:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_425
+	JMP added_511
 
-passed_424:
+passed_510:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_425:
+added_511:
 	SUBS $1, R3, R3
-	BNE  step_421
+	BNE  step_507
 
-keys_end_423:
+keys_end_509:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -17648,9 +19914,9 @@ keys_end_423:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_379:
+tile_451:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
@@ -17661,132 +19927,157 @@ tile_379:
 	FMOVD (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_439
+	CBZ   R7, plain_525
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_440
+	BEQ   leave_526
+	CMPW  R19, R7
+	BNE   scale_527
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_526
+
+scale_527:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_440:
+leave_526:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_441
+	BEQ   leave_528
+	CMPW  R19, R7
+	BNE   scale_529
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_528
+
+scale_529:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_441:
+leave_528:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_442
+	BEQ   leave_530
+	CMPW  R19, R7
+	BNE   scale_531
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_530
+
+scale_531:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_442:
+leave_530:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_443
+	BEQ   leave_532
+	CMPW  R19, R7
+	BNE   scale_533
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_532
+
+scale_533:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_443:
+leave_532:
 
-plain_439:
+plain_525:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_446
+	BLE  keys_end_536
 
-step_444:
+step_534:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_449
+	BNE  seen_539
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_447
+	BEQ  passed_537
 
-seen_449:
+seen_539:
 	FMOVQ (R5), F0
 	FMOVD (R4), F6
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_450
+	BEQ   skip_540
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
 
-skip_450:
+skip_540:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_451
+	BEQ   skip_541
 	WORD  $0x0fc0f0c2 // bfmlalb v2.4s, v6.8h, v0.h[0]
 
-skip_451:
+skip_541:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_452
+	BEQ   skip_542
 	WORD  $0x4ff0f0c3 // bfmlalt v3.4s, v6.8h, v0.h[3]
 
-skip_452:
+skip_542:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_453
+	BEQ   skip_543
 	WORD  $0x0fe0f0c3 // bfmlalb v3.4s, v6.8h, v0.h[2]
 
-skip_453:
+skip_543:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_454
+	BEQ   skip_544
 	WORD  $0x4fd0f8c4 // bfmlalt v4.4s, v6.8h, v0.h[5]
 
-skip_454:
+skip_544:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_455
+	BEQ   skip_545
 	WORD  $0x0fc0f8c4 // bfmlalb v4.4s, v6.8h, v0.h[4]
 
-skip_455:
+skip_545:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_456
+	BEQ   skip_546
 	WORD  $0x4ff0f8c5 // bfmlalt v5.4s, v6.8h, v0.h[7]
 
-skip_456:
+skip_546:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_457
+	BEQ   skip_547
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 
-skip_457:
+skip_547:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_448
+	JMP added_538
 
-passed_447:
+passed_537:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_448:
+added_538:
 	SUBS $1, R3, R3
-	BNE  step_444
+	BNE  step_534
 
-keys_end_446:
+keys_end_536:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	FMOVD F3, (R1)
@@ -17797,9 +20088,9 @@ keys_end_446:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_380:
+tile_452:
 	MOVD  R1, R6
 	FMOVD (R6), F4
 	ADD   R13, R6, R6
@@ -17808,111 +20099,130 @@ tile_380:
 	FMOVD (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_458
+	CBZ   R7, plain_548
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_459
+	BEQ   leave_549
+	CMPW  R19, R7
+	BNE   scale_550
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_549
+
+scale_550:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_459:
+leave_549:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_460
+	BEQ   leave_551
+	CMPW  R19, R7
+	BNE   scale_552
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_551
+
+scale_552:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_460:
+leave_551:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_461
+	BEQ   leave_553
+	CMPW  R19, R7
+	BNE   scale_554
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_553
+
+scale_554:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_461:
+leave_553:
 
-plain_458:
+plain_548:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_464
+	BLE  keys_end_557
 
-step_462:
+step_555:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_467
+	BNE   seen_560
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_465
+	BEQ   passed_558
 
-seen_467:
+seen_560:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVD (R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_468
+	BEQ   skip_561
 	WORD  $0x4fd0f0e4 // bfmlalt v4.4s, v7.8h, v0.h[1]
 
-skip_468:
+skip_561:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_469
+	BEQ   skip_562
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 
-skip_469:
+skip_562:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_470
+	BEQ   skip_563
 	WORD  $0x4ff0f0e5 // bfmlalt v5.4s, v7.8h, v0.h[3]
 
-skip_470:
+skip_563:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_471
+	BEQ   skip_564
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 
-skip_471:
+skip_564:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_472
+	BEQ   skip_565
 	WORD  $0x4fd1f0e6 // bfmlalt v6.4s, v7.8h, v1.h[1]
 
-skip_472:
+skip_565:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_473
+	BEQ   skip_566
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 
-skip_473:
+skip_566:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_466
+	JMP added_559
 
-passed_465:
+passed_558:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_466:
+added_559:
 	SUBS $1, R3, R3
-	BNE  step_462
+	BNE  step_555
 
-keys_end_464:
+keys_end_557:
 	FMOVD F4, (R1)
 	ADD   R13, R1, R1
 	FMOVD F5, (R1)
@@ -17921,179 +20231,199 @@ keys_end_464:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_381:
+tile_453:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
 	FMOVD (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_474
+	CBZ   R7, plain_567
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_475
+	BEQ   leave_568
+	CMPW  R19, R7
+	BNE   scale_569
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_568
+
+scale_569:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_475:
+leave_568:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_476
+	BEQ   leave_570
+	CMPW  R19, R7
+	BNE   scale_571
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_570
+
+scale_571:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_476:
+leave_570:
 
-plain_474:
+plain_567:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_479
+	BLE  keys_end_574
 
-step_477:
+step_572:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_480
+	BEQ  passed_575
 
-seen_482:
+seen_577:
 	FMOVD (R5), F0
 	FMOVD (R4), F4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_483
+	BEQ   skip_578
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
 
-skip_483:
+skip_578:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_484
+	BEQ   skip_579
 	WORD  $0x0fc0f082 // bfmlalb v2.4s, v4.8h, v0.h[0]
 
-skip_484:
+skip_579:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_485
+	BEQ   skip_580
 	WORD  $0x4ff0f083 // bfmlalt v3.4s, v4.8h, v0.h[3]
 
-skip_485:
+skip_580:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_486
+	BEQ   skip_581
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 
-skip_486:
+skip_581:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_481
+	JMP added_576
 
-passed_480:
+passed_575:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_481:
+added_576:
 	SUBS $1, R3, R3
-	BNE  step_477
+	BNE  step_572
 
-keys_end_479:
+keys_end_574:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	FMOVD F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-tile_382:
+tile_454:
 	MOVD  R1, R6
 	FMOVD (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_487
+	CBZ   R7, plain_582
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_488
+	BEQ   leave_583
+	CMPW  R19, R7
+	BNE   scale_584
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_583
+
+scale_584:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_488:
+leave_583:
 
-plain_487:
+plain_582:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_491
+	BLE  keys_end_587
 
-step_489:
+step_585:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_492
+	BEQ   passed_588
 
-seen_494:
+seen_590:
 	FMOVS (R5), F0
 	FMOVD (R4), F3
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_495
+	BEQ   skip_591
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 
-skip_495:
+skip_591:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_496
+	BEQ   skip_592
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 
-skip_496:
+skip_592:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_493
+	JMP added_589
 
-passed_492:
+passed_588:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_493:
+added_589:
 	SUBS $1, R3, R3
-	BNE  step_489
+	BNE  step_585
 
-keys_end_491:
+keys_end_587:
 	FMOVD F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_375
+	JMP   rows_447
 
-rows_end_376:
+rows_end_448:
 	ADD $8, R9, R9
 	SUB $2, R10, R10
 
-strip_end_374:
+strip_end_446:
 
-strip_497:
+strip_593:
 	CMP  $1, R10
-	BLT  strip_end_498
+	BLT  strip_end_594
 	MOVD o_base+0(FP), R1
 	MOVD cols+136(FP), R7
 	SUB  R10, R7, R7
@@ -18101,30 +20431,30 @@ strip_497:
 	MOVD p_base+32(FP), R0
 	MOVD n+128(FP), R2
 
-rows_499:
+rows_595:
 	CMP $10, R2
-	BGT tile_501
+	BGT tile_597
 	CMP $8, R2
-	BGT tile_502
+	BGT tile_598
 	CMP $7, R2
-	BGT tile_501
+	BGT tile_597
 	CMP $6, R2
-	BGT tile_503
+	BGT tile_599
 	CMP $5, R2
-	BGT tile_502
+	BGT tile_598
 	CMP $4, R2
-	BGT tile_504
+	BGT tile_600
 	CMP $3, R2
-	BGT tile_503
+	BGT tile_599
 	CMP $2, R2
-	BGT tile_504
+	BGT tile_600
 	CMP $1, R2
-	BGT tile_505
+	BGT tile_601
 	CMP $0, R2
-	BGT tile_506
-	JMP rows_end_500
+	BGT tile_602
+	JMP rows_end_596
 
-tile_501:
+tile_597:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -18143,227 +20473,276 @@ tile_501:
 	FMOVS (R6), F11
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_507
+	CBZ   R7, plain_603
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V12.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_508
+	BEQ   leave_604
+	CMPW  R19, R7
+	BNE   scale_605
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_604
+
+scale_605:
 	FMOVS R7, F13
 	WORD  $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD  $0x4ea0f88e // fabs v14.4s, v4.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V4.B16, V4.B16
 
-leave_508:
+leave_604:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_509
+	BEQ   leave_606
+	CMPW  R19, R7
+	BNE   scale_607
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_606
+
+scale_607:
 	FMOVS R7, F13
 	WORD  $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD  $0x4ea0f8ae // fabs v14.4s, v5.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V5.B16, V5.B16
 
-leave_509:
+leave_606:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_510
+	BEQ   leave_608
+	CMPW  R19, R7
+	BNE   scale_609
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_608
+
+scale_609:
 	FMOVS R7, F13
 	WORD  $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	WORD  $0x4ea0f8ce // fabs v14.4s, v6.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V6.B16, V6.B16
 
-leave_510:
+leave_608:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_511
+	BEQ   leave_610
+	CMPW  R19, R7
+	BNE   scale_611
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_610
+
+scale_611:
 	FMOVS R7, F13
 	WORD  $0x4f8d90e7 // fmul v7.4s, v7.4s, v13.s[0]
 	WORD  $0x4ea0f8ee // fabs v14.4s, v7.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V7.B16, V7.B16
 
-leave_511:
+leave_610:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_512
+	BEQ   leave_612
+	CMPW  R19, R7
+	BNE   scale_613
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_612
+
+scale_613:
 	FMOVS R7, F13
 	WORD  $0x4f8d9108 // fmul v8.4s, v8.4s, v13.s[0]
 	WORD  $0x4ea0f90e // fabs v14.4s, v8.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V8.B16, V8.B16
 
-leave_512:
+leave_612:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_513
+	BEQ   leave_614
+	CMPW  R19, R7
+	BNE   scale_615
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_614
+
+scale_615:
 	FMOVS R7, F13
 	WORD  $0x4f8d9129 // fmul v9.4s, v9.4s, v13.s[0]
 	WORD  $0x4ea0f92e // fabs v14.4s, v9.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V9.B16, V9.B16
 
-leave_513:
+leave_614:
 	MOVWU 24(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_514
+	BEQ   leave_616
+	CMPW  R19, R7
+	BNE   scale_617
+	VEOR  V10.B16, V10.B16, V10.B16
+	JMP   leave_616
+
+scale_617:
 	FMOVS R7, F13
 	WORD  $0x4f8d914a // fmul v10.4s, v10.4s, v13.s[0]
 	WORD  $0x4ea0f94e // fabs v14.4s, v10.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V10.B16, V10.B16
 
-leave_514:
+leave_616:
 	MOVWU 28(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_515
+	BEQ   leave_618
+	CMPW  R19, R7
+	BNE   scale_619
+	VEOR  V11.B16, V11.B16, V11.B16
+	JMP   leave_618
+
+scale_619:
 	FMOVS R7, F13
 	WORD  $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
 	WORD  $0x4ea0f96e // fabs v14.4s, v11.4s
 	WORD  $0x4eac35ce // cmgt v14.4s, v14.4s, v12.4s
 	VAND  V14.B16, V11.B16, V11.B16
 
-leave_515:
+leave_618:
 
-plain_507:
+plain_603:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_518
+	BLE  keys_end_622
 
-step_516:
+step_620:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_521
+	BNE  seen_625
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_521
+	BNE  seen_625
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BNE  seen_521
+	BNE  seen_625
 	MOVD 24(R5), R7
 	CMP  R15, R7
-	BEQ  passed_519
+	BEQ  passed_623
 
-seen_521:
+seen_625:
 	FMOVQ (R5), F0
 	FMOVQ 16(R5), F1
 	FMOVS (R4), F12
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_522
+	BEQ   skip_626
 	WORD  $0x4fd0f184 // bfmlalt v4.4s, v12.8h, v0.h[1]
 
-skip_522:
+skip_626:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_523
+	BEQ   skip_627
 	WORD  $0x0fc0f184 // bfmlalb v4.4s, v12.8h, v0.h[0]
 
-skip_523:
+skip_627:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_524
+	BEQ   skip_628
 	WORD  $0x4ff0f185 // bfmlalt v5.4s, v12.8h, v0.h[3]
 
-skip_524:
+skip_628:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_525
+	BEQ   skip_629
 	WORD  $0x0fe0f185 // bfmlalb v5.4s, v12.8h, v0.h[2]
 
-skip_525:
+skip_629:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_526
+	BEQ   skip_630
 	WORD  $0x4fd0f986 // bfmlalt v6.4s, v12.8h, v0.h[5]
 
-skip_526:
+skip_630:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_527
+	BEQ   skip_631
 	WORD  $0x0fc0f986 // bfmlalb v6.4s, v12.8h, v0.h[4]
 
-skip_527:
+skip_631:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_528
+	BEQ   skip_632
 	WORD  $0x4ff0f987 // bfmlalt v7.4s, v12.8h, v0.h[7]
 
-skip_528:
+skip_632:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_529
+	BEQ   skip_633
 	WORD  $0x0fe0f987 // bfmlalb v7.4s, v12.8h, v0.h[6]
 
-skip_529:
+skip_633:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_530
+	BEQ   skip_634
 	WORD  $0x4fd1f188 // bfmlalt v8.4s, v12.8h, v1.h[1]
 
-skip_530:
+skip_634:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_531
+	BEQ   skip_635
 	WORD  $0x0fc1f188 // bfmlalb v8.4s, v12.8h, v1.h[0]
 
-skip_531:
+skip_635:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_532
+	BEQ   skip_636
 	WORD  $0x4ff1f189 // bfmlalt v9.4s, v12.8h, v1.h[3]
 
-skip_532:
+skip_636:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_533
+	BEQ   skip_637
 	WORD  $0x0fe1f189 // bfmlalb v9.4s, v12.8h, v1.h[2]
 
-skip_533:
+skip_637:
 	MOVHU 26(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_534
+	BEQ   skip_638
 	WORD  $0x4fd1f98a // bfmlalt v10.4s, v12.8h, v1.h[5]
 
-skip_534:
+skip_638:
 	MOVHU 24(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_535
+	BEQ   skip_639
 	WORD  $0x0fc1f98a // bfmlalb v10.4s, v12.8h, v1.h[4]
 
-skip_535:
+skip_639:
 	MOVHU 30(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_536
+	BEQ   skip_640
 	WORD  $0x4ff1f98b // bfmlalt v11.4s, v12.8h, v1.h[7]
 
-skip_536:
+skip_640:
 	MOVHU 28(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_537
+	BEQ   skip_641
 	WORD  $0x0fe1f98b // bfmlalb v11.4s, v12.8h, v1.h[6]
 
-skip_537:
+skip_641:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_520
+	JMP added_624
 
-passed_519:
+passed_623:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_520:
+added_624:
 	SUBS $1, R3, R3
-	BNE  step_516
+	BNE  step_620
 
-keys_end_518:
+keys_end_622:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -18382,9 +20761,9 @@ keys_end_518:
 	ADD   R13, R1, R1
 	ADD   $32, R0, R0
 	SUB   $8, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_502:
+tile_598:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -18399,180 +20778,217 @@ tile_502:
 	FMOVS (R6), F9
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_538
+	CBZ   R7, plain_642
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V10.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_539
+	BEQ   leave_643
+	CMPW  R19, R7
+	BNE   scale_644
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_643
+
+scale_644:
 	FMOVS R7, F11
 	WORD  $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD  $0x4ea0f88c // fabs v12.4s, v4.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V4.B16, V4.B16
 
-leave_539:
+leave_643:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_540
+	BEQ   leave_645
+	CMPW  R19, R7
+	BNE   scale_646
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_645
+
+scale_646:
 	FMOVS R7, F11
 	WORD  $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	WORD  $0x4ea0f8ac // fabs v12.4s, v5.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V5.B16, V5.B16
 
-leave_540:
+leave_645:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_541
+	BEQ   leave_647
+	CMPW  R19, R7
+	BNE   scale_648
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_647
+
+scale_648:
 	FMOVS R7, F11
 	WORD  $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD  $0x4ea0f8cc // fabs v12.4s, v6.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V6.B16, V6.B16
 
-leave_541:
+leave_647:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_542
+	BEQ   leave_649
+	CMPW  R19, R7
+	BNE   scale_650
+	VEOR  V7.B16, V7.B16, V7.B16
+	JMP   leave_649
+
+scale_650:
 	FMOVS R7, F11
 	WORD  $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD  $0x4ea0f8ec // fabs v12.4s, v7.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V7.B16, V7.B16
 
-leave_542:
+leave_649:
 	MOVWU 16(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_543
+	BEQ   leave_651
+	CMPW  R19, R7
+	BNE   scale_652
+	VEOR  V8.B16, V8.B16, V8.B16
+	JMP   leave_651
+
+scale_652:
 	FMOVS R7, F11
 	WORD  $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	WORD  $0x4ea0f90c // fabs v12.4s, v8.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V8.B16, V8.B16
 
-leave_543:
+leave_651:
 	MOVWU 20(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_544
+	BEQ   leave_653
+	CMPW  R19, R7
+	BNE   scale_654
+	VEOR  V9.B16, V9.B16, V9.B16
+	JMP   leave_653
+
+scale_654:
 	FMOVS R7, F11
 	WORD  $0x4f8b9129 // fmul v9.4s, v9.4s, v11.s[0]
 	WORD  $0x4ea0f92c // fabs v12.4s, v9.4s
 	WORD  $0x4eaa358c // cmgt v12.4s, v12.4s, v10.4s
 	VAND  V12.B16, V9.B16, V9.B16
 
-leave_544:
+leave_653:
 
-plain_538:
+plain_642:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_547
+	BLE  keys_end_657
 
-step_545:
+step_655:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_550
+	BNE  seen_660
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BNE  seen_550
+	BNE  seen_660
 	MOVD 16(R5), R7
 	CMP  R15, R7
-	BEQ  passed_548
+	BEQ  passed_658
 
-seen_550:
+seen_660:
 	FMOVQ (R5), F0
 	FMOVD 16(R5), F1
 	FMOVS (R4), F10
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_551
+	BEQ   skip_661
 	WORD  $0x4fd0f144 // bfmlalt v4.4s, v10.8h, v0.h[1]
 
-skip_551:
+skip_661:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_552
+	BEQ   skip_662
 	WORD  $0x0fc0f144 // bfmlalb v4.4s, v10.8h, v0.h[0]
 
-skip_552:
+skip_662:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_553
+	BEQ   skip_663
 	WORD  $0x4ff0f145 // bfmlalt v5.4s, v10.8h, v0.h[3]
 
-skip_553:
+skip_663:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_554
+	BEQ   skip_664
 	WORD  $0x0fe0f145 // bfmlalb v5.4s, v10.8h, v0.h[2]
 
-skip_554:
+skip_664:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_555
+	BEQ   skip_665
 	WORD  $0x4fd0f946 // bfmlalt v6.4s, v10.8h, v0.h[5]
 
-skip_555:
+skip_665:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_556
+	BEQ   skip_666
 	WORD  $0x0fc0f946 // bfmlalb v6.4s, v10.8h, v0.h[4]
 
-skip_556:
+skip_666:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_557
+	BEQ   skip_667
 	WORD  $0x4ff0f947 // bfmlalt v7.4s, v10.8h, v0.h[7]
 
-skip_557:
+skip_667:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_558
+	BEQ   skip_668
 	WORD  $0x0fe0f947 // bfmlalb v7.4s, v10.8h, v0.h[6]
 
-skip_558:
+skip_668:
 	MOVHU 18(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_559
+	BEQ   skip_669
 	WORD  $0x4fd1f148 // bfmlalt v8.4s, v10.8h, v1.h[1]
 
-skip_559:
+skip_669:
 	MOVHU 16(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_560
+	BEQ   skip_670
 	WORD  $0x0fc1f148 // bfmlalb v8.4s, v10.8h, v1.h[0]
 
-skip_560:
+skip_670:
 	MOVHU 22(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_561
+	BEQ   skip_671
 	WORD  $0x4ff1f149 // bfmlalt v9.4s, v10.8h, v1.h[3]
 
-skip_561:
+skip_671:
 	MOVHU 20(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_562
+	BEQ   skip_672
 	WORD  $0x0fe1f149 // bfmlalb v9.4s, v10.8h, v1.h[2]
 
-skip_562:
+skip_672:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_549
+	JMP added_659
 
-passed_548:
+passed_658:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_549:
+added_659:
 	SUBS $1, R3, R3
-	BNE  step_545
+	BNE  step_655
 
-keys_end_547:
+keys_end_657:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -18587,9 +21003,9 @@ keys_end_547:
 	ADD   R13, R1, R1
 	ADD   $24, R0, R0
 	SUB   $6, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_503:
+tile_599:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
@@ -18600,132 +21016,157 @@ tile_503:
 	FMOVS (R6), F5
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_563
+	CBZ   R7, plain_673
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V6.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_564
+	BEQ   leave_674
+	CMPW  R19, R7
+	BNE   scale_675
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_674
+
+scale_675:
 	FMOVS R7, F7
 	WORD  $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD  $0x4ea0f848 // fabs v8.4s, v2.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V2.B16, V2.B16
 
-leave_564:
+leave_674:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_565
+	BEQ   leave_676
+	CMPW  R19, R7
+	BNE   scale_677
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_676
+
+scale_677:
 	FMOVS R7, F7
 	WORD  $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD  $0x4ea0f868 // fabs v8.4s, v3.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V3.B16, V3.B16
 
-leave_565:
+leave_676:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_566
+	BEQ   leave_678
+	CMPW  R19, R7
+	BNE   scale_679
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_678
+
+scale_679:
 	FMOVS R7, F7
 	WORD  $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD  $0x4ea0f888 // fabs v8.4s, v4.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V4.B16, V4.B16
 
-leave_566:
+leave_678:
 	MOVWU 12(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_567
+	BEQ   leave_680
+	CMPW  R19, R7
+	BNE   scale_681
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_680
+
+scale_681:
 	FMOVS R7, F7
 	WORD  $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	WORD  $0x4ea0f8a8 // fabs v8.4s, v5.4s
 	WORD  $0x4ea63508 // cmgt v8.4s, v8.4s, v6.4s
 	VAND  V8.B16, V5.B16, V5.B16
 
-leave_567:
+leave_680:
 
-plain_563:
+plain_673:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_570
+	BLE  keys_end_684
 
-step_568:
+step_682:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BNE  seen_573
+	BNE  seen_687
 	MOVD 8(R5), R7
 	CMP  R15, R7
-	BEQ  passed_571
+	BEQ  passed_685
 
-seen_573:
+seen_687:
 	FMOVQ (R5), F0
 	FMOVS (R4), F6
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_574
+	BEQ   skip_688
 	WORD  $0x4fd0f0c2 // bfmlalt v2.4s, v6.8h, v0.h[1]
 
-skip_574:
+skip_688:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_575
+	BEQ   skip_689
 	WORD  $0x0fc0f0c2 // bfmlalb v2.4s, v6.8h, v0.h[0]
 
-skip_575:
+skip_689:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_576
+	BEQ   skip_690
 	WORD  $0x4ff0f0c3 // bfmlalt v3.4s, v6.8h, v0.h[3]
 
-skip_576:
+skip_690:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_577
+	BEQ   skip_691
 	WORD  $0x0fe0f0c3 // bfmlalb v3.4s, v6.8h, v0.h[2]
 
-skip_577:
+skip_691:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_578
+	BEQ   skip_692
 	WORD  $0x4fd0f8c4 // bfmlalt v4.4s, v6.8h, v0.h[5]
 
-skip_578:
+skip_692:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_579
+	BEQ   skip_693
 	WORD  $0x0fc0f8c4 // bfmlalb v4.4s, v6.8h, v0.h[4]
 
-skip_579:
+skip_693:
 	MOVHU 14(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_580
+	BEQ   skip_694
 	WORD  $0x4ff0f8c5 // bfmlalt v5.4s, v6.8h, v0.h[7]
 
-skip_580:
+skip_694:
 	MOVHU 12(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_581
+	BEQ   skip_695
 	WORD  $0x0fe0f8c5 // bfmlalb v5.4s, v6.8h, v0.h[6]
 
-skip_581:
+skip_695:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_572
+	JMP added_686
 
-passed_571:
+passed_685:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_572:
+added_686:
 	SUBS $1, R3, R3
-	BNE  step_568
+	BNE  step_682
 
-keys_end_570:
+keys_end_684:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	FMOVS F3, (R1)
@@ -18736,9 +21177,9 @@ keys_end_570:
 	ADD   R13, R1, R1
 	ADD   $16, R0, R0
 	SUB   $4, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_504:
+tile_600:
 	MOVD  R1, R6
 	FMOVS (R6), F4
 	ADD   R13, R6, R6
@@ -18747,111 +21188,130 @@ tile_504:
 	FMOVS (R6), F6
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_582
+	CBZ   R7, plain_696
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V7.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_583
+	BEQ   leave_697
+	CMPW  R19, R7
+	BNE   scale_698
+	VEOR  V4.B16, V4.B16, V4.B16
+	JMP   leave_697
+
+scale_698:
 	FMOVS R7, F8
 	WORD  $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD  $0x4ea0f889 // fabs v9.4s, v4.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V4.B16, V4.B16
 
-leave_583:
+leave_697:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_584
+	BEQ   leave_699
+	CMPW  R19, R7
+	BNE   scale_700
+	VEOR  V5.B16, V5.B16, V5.B16
+	JMP   leave_699
+
+scale_700:
 	FMOVS R7, F8
 	WORD  $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD  $0x4ea0f8a9 // fabs v9.4s, v5.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V5.B16, V5.B16
 
-leave_584:
+leave_699:
 	MOVWU 8(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_585
+	BEQ   leave_701
+	CMPW  R19, R7
+	BNE   scale_702
+	VEOR  V6.B16, V6.B16, V6.B16
+	JMP   leave_701
+
+scale_702:
 	FMOVS R7, F8
 	WORD  $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
 	WORD  $0x4ea0f8c9 // fabs v9.4s, v6.4s
 	WORD  $0x4ea73529 // cmgt v9.4s, v9.4s, v7.4s
 	VAND  V9.B16, V6.B16, V6.B16
 
-leave_585:
+leave_701:
 
-plain_582:
+plain_696:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_588
+	BLE  keys_end_705
 
-step_586:
+step_703:
 	MOVD  (R5), R7
 	CMP   R15, R7
-	BNE   seen_591
+	BNE   seen_708
 	MOVWU 8(R5), R7
 	CMPW  R15, R7
-	BEQ   passed_589
+	BEQ   passed_706
 
-seen_591:
+seen_708:
 	FMOVD (R5), F0
 	FMOVS 8(R5), F1
 	FMOVS (R4), F7
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_592
+	BEQ   skip_709
 	WORD  $0x4fd0f0e4 // bfmlalt v4.4s, v7.8h, v0.h[1]
 
-skip_592:
+skip_709:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_593
+	BEQ   skip_710
 	WORD  $0x0fc0f0e4 // bfmlalb v4.4s, v7.8h, v0.h[0]
 
-skip_593:
+skip_710:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_594
+	BEQ   skip_711
 	WORD  $0x4ff0f0e5 // bfmlalt v5.4s, v7.8h, v0.h[3]
 
-skip_594:
+skip_711:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_595
+	BEQ   skip_712
 	WORD  $0x0fe0f0e5 // bfmlalb v5.4s, v7.8h, v0.h[2]
 
-skip_595:
+skip_712:
 	MOVHU 10(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_596
+	BEQ   skip_713
 	WORD  $0x4fd1f0e6 // bfmlalt v6.4s, v7.8h, v1.h[1]
 
-skip_596:
+skip_713:
 	MOVHU 8(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_597
+	BEQ   skip_714
 	WORD  $0x0fc1f0e6 // bfmlalb v6.4s, v7.8h, v1.h[0]
 
-skip_597:
+skip_714:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_590
+	JMP added_707
 
-passed_589:
+passed_706:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_590:
+added_707:
 	SUBS $1, R3, R3
-	BNE  step_586
+	BNE  step_703
 
-keys_end_588:
+keys_end_705:
 	FMOVS F4, (R1)
 	ADD   R13, R1, R1
 	FMOVS F5, (R1)
@@ -18860,173 +21320,193 @@ keys_end_588:
 	ADD   R13, R1, R1
 	ADD   $12, R0, R0
 	SUB   $3, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_505:
+tile_601:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
 	FMOVS (R6), F3
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_598
+	CBZ   R7, plain_715
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V4.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_599
+	BEQ   leave_716
+	CMPW  R19, R7
+	BNE   scale_717
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_716
+
+scale_717:
 	FMOVS R7, F5
 	WORD  $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD  $0x4ea0f846 // fabs v6.4s, v2.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V2.B16, V2.B16
 
-leave_599:
+leave_716:
 	MOVWU 4(R8), R7
 	CMPW  R14, R7
-	BEQ   leave_600
+	BEQ   leave_718
+	CMPW  R19, R7
+	BNE   scale_719
+	VEOR  V3.B16, V3.B16, V3.B16
+	JMP   leave_718
+
+scale_719:
 	FMOVS R7, F5
 	WORD  $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD  $0x4ea0f866 // fabs v6.4s, v3.4s
 	WORD  $0x4ea434c6 // cmgt v6.4s, v6.4s, v4.4s
 	VAND  V6.B16, V3.B16, V3.B16
 
-leave_600:
+leave_718:
 
-plain_598:
+plain_715:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_603
+	BLE  keys_end_722
 
-step_601:
+step_720:
 	MOVD (R5), R7
 	CMP  R15, R7
-	BEQ  passed_604
+	BEQ  passed_723
 
-seen_606:
+seen_725:
 	FMOVD (R5), F0
 	FMOVS (R4), F4
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_607
+	BEQ   skip_726
 	WORD  $0x4fd0f082 // bfmlalt v2.4s, v4.8h, v0.h[1]
 
-skip_607:
+skip_726:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_608
+	BEQ   skip_727
 	WORD  $0x0fc0f082 // bfmlalb v2.4s, v4.8h, v0.h[0]
 
-skip_608:
+skip_727:
 	MOVHU 6(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_609
+	BEQ   skip_728
 	WORD  $0x4ff0f083 // bfmlalt v3.4s, v4.8h, v0.h[3]
 
-skip_609:
+skip_728:
 	MOVHU 4(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_610
+	BEQ   skip_729
 	WORD  $0x0fe0f083 // bfmlalb v3.4s, v4.8h, v0.h[2]
 
-skip_610:
+skip_729:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_605
+	JMP added_724
 
-passed_604:
+passed_723:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_605:
+added_724:
 	SUBS $1, R3, R3
-	BNE  step_601
+	BNE  step_720
 
-keys_end_603:
+keys_end_722:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	FMOVS F3, (R1)
 	ADD   R13, R1, R1
 	ADD   $8, R0, R0
 	SUB   $2, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-tile_506:
+tile_602:
 	MOVD  R1, R6
 	FMOVS (R6), F2
 	ADD   R13, R6, R6
 	MOVD  alpha_base+96(FP), R7
-	CBZ   R7, plain_611
+	CBZ   R7, plain_730
 	MOVD  p_base+32(FP), R8
 	SUB   R8, R0, R8
 	ADD   R8, R7, R8
 	MOVW  $0x0fffffff, R7
 	VDUP  R7, V3.S4
+	MOVD  $2147483648, R19
 	MOVWU (R8), R7
 	CMPW  R14, R7
-	BEQ   leave_612
+	BEQ   leave_731
+	CMPW  R19, R7
+	BNE   scale_732
+	VEOR  V2.B16, V2.B16, V2.B16
+	JMP   leave_731
+
+scale_732:
 	FMOVS R7, F4
 	WORD  $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD  $0x4ea0f845 // fabs v5.4s, v2.4s
 	WORD  $0x4ea334a5 // cmgt v5.4s, v5.4s, v3.4s
 	VAND  V5.B16, V2.B16, V2.B16
 
-leave_612:
+leave_731:
 
-plain_611:
+plain_730:
 	MOVD R0, R5
 	MOVD R9, R4
 	MOVD pairs+120(FP), R3
 	CMP  $0, R3
-	BLE  keys_end_615
+	BLE  keys_end_735
 
-step_613:
+step_733:
 	MOVWU (R5), R7
 	CMPW  R15, R7
-	BEQ   passed_616
+	BEQ   passed_736
 
-seen_618:
+seen_738:
 	FMOVS (R5), F0
 	FMOVS (R4), F3
 	MOVHU 2(R5), R7
 	CMP   $32768, R7
-	BEQ   skip_619
+	BEQ   skip_739
 	WORD  $0x4fd0f062 // bfmlalt v2.4s, v3.8h, v0.h[1]
 
-skip_619:
+skip_739:
 	MOVHU (R5), R7
 	CMP   $32768, R7
-	BEQ   skip_620
+	BEQ   skip_740
 	WORD  $0x0fc0f062 // bfmlalb v2.4s, v3.8h, v0.h[0]
 
-skip_620:
+skip_740:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
-	JMP added_617
+	JMP added_737
 
-passed_616:
+passed_736:
 	ADD R12, R5, R5
 	ADD R11, R4, R4
 
-added_617:
+added_737:
 	SUBS $1, R3, R3
-	BNE  step_613
+	BNE  step_733
 
-keys_end_615:
+keys_end_735:
 	FMOVS F2, (R1)
 	ADD   R13, R1, R1
 	ADD   $4, R0, R0
 	SUB   $1, R2, R2
-	JMP   rows_499
+	JMP   rows_595
 
-rows_end_500:
+rows_end_596:
 	ADD $4, R9, R9
 	SUB $1, R10, R10
 
-strip_end_498:
+strip_end_594:
 	RET

@@ -20,7 +20,7 @@ func PairScaleRows(y []float32, ldy int, x []uint16, ldx int, b []uint16, ldb in
 func GemmE4M3Pairs(y []float32, ldy int, x []uint16, ldx int, codes []byte, ldc int, scale []float32, lds, m, n, k0, k, step int)
 
 //go:noescape
-func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)
+func ValueTilePairs(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int, next []byte)
 
 //go:noescape
 func ValueTilePairsMasked(o []float32, ldo int, p []uint16, ldp int, v []uint16, ldv int, alpha []float32, pairs, n, cols int)

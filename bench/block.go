@@ -100,10 +100,10 @@ func (l *Lab) openBlock(s Spec) (Workload, error) {
 	}
 	f := &blockForward{store: store{spec: s, width: width, rng: rng(l.seed + 4)}, w: w, tamper: l.tamper}
 	if f.freqs, err = w.freqs(s.Ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.Close())
 	}
-	f.hidden = s.data(f.rng.normals(s.tokens()*s.Model.Hidden, 1))
-	f.out = make([]float32, len(f.hidden))
+	f.hidden = f.arena.floats(s.data(f.rng.normals(s.tokens()*s.Model.Hidden, 1)))
+	f.out = placed[float32](&f.arena, s.tokens()*s.Model.Hidden)
 	if err = f.open(s.Tokens); err == nil {
 		f.batch.Freqs = mla.RowsF32(f.freqs)
 		f.plan, err = w.block.Plan(mla.Limits{Tokens: s.tokens(), Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))

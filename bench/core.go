@@ -37,8 +37,8 @@ func (l *Lab) openCore(s Spec) (Workload, error) {
 	}
 	// Absorbed queries of a size that makes scores of variance 1.
 	sigma := 1 / (float64(c.scale) * math.Sqrt(float64(width)))
-	c.q = s.data(c.rng.normals(s.tokens()*m.Heads*width, float32(sigma)))
-	c.out = make([]float32, s.tokens()*m.Heads*value)
+	c.q = c.arena.floats(s.data(c.rng.normals(s.tokens()*m.Heads*width, float32(sigma))))
+	c.out = placed[float32](&c.arena, s.tokens()*m.Heads*value)
 	if err = c.open(0); err == nil {
 		c.core, err = mla.NewCore(
 			mla.CoreConfig{Heads: m.Heads, Width: width, V: value, Scale: c.scale, Arithmetic: s.Arithmetic},

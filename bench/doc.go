@@ -28,9 +28,12 @@
 //	decode         Core.Decode, attention in the absorbed form: scores, softmax, values, merge
 //	sparse_decode  Core.SparseDecode, the same over rows that index lists choose
 //	prefill        Core.Prefill, attention in the expanded form: causal, on a prompt whose keys
-//	               and values lie ready in float32, as the products of a layer leave them
+//	               and values lie ready in float32, as the products of a layer leave them, or
+//	               in bf16 for the second arithmetic, whose queries and outputs are bf16 too
 //	gemm           a product with block-scaled FP8 weights, or one for each head; for
 //	               comparison gonum's sgemm on the same weights in float32
+//
+// What a work reads and writes lies in huge pages, where the system has them to give.
 //
 // Weights are made, in FP8, or are those of a checkpoint (Weights), for layers and
 // blocks.

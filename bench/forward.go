@@ -30,11 +30,11 @@ func (l *Lab) openForward(s Spec) (Workload, error) {
 	}
 	m, tokens := w.model, s.tokens()
 	f := &forward{store: store{spec: s, width: width, rng: rng(l.seed + 1)}, w: w, tamper: l.tamper}
-	f.q = s.data(f.rng.normals(tokens*m.Heads*(m.Nope+m.Rope), 1))
+	f.q = f.arena.floats(s.data(f.rng.normals(tokens*m.Heads*(m.Nope+m.Rope), 1)))
 	f.kv = f.rng.normals(tokens*width, 1)
-	f.out = make([]float32, tokens*m.Heads*m.V)
+	f.out = placed[float32](&f.arena, tokens*m.Heads*m.V)
 	if f.freqs, err = w.freqs(s.Ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.Close())
 	}
 	if err = f.open(s.Tokens); err == nil {
 		f.batch.Freqs = mla.RowsF32(f.freqs)

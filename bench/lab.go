@@ -1,11 +1,14 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"unsafe"
 
+	"github.com/lamina-ml/lamina/internal/mem"
 	"github.com/lamina-ml/lamina/internal/oracle"
 	"github.com/lamina-ml/lamina/kvpaged"
 	"github.com/lamina-ml/lamina/mla"
@@ -126,6 +129,62 @@ func (s Spec) data(x []float32) []float32 {
 		asBF16(x)
 	}
 	return x
+}
+
+// arena is the memory of what a work reads and writes, in huge pages: rows of one head
+// lie far apart, and in small pages each would be looked up anew.
+type arena struct {
+	blocks []*mem.Block
+	err    error // of the first block that could not be had
+}
+
+// placed is room for n values in a.
+func placed[T mem.Scalar](a *arena, n int) []T {
+	var one T
+	block, err := mem.Alloc(n * int(unsafe.Sizeof(one)))
+	if err != nil {
+		a.err = cmp.Or(a.err, err)
+		return nil
+	}
+	block.Huge()
+	a.blocks = append(a.blocks, block)
+	return mem.Cast[T](block.Bytes())
+}
+
+// floats is x in a.
+func (a *arena) floats(x []float32) []float32 {
+	y := placed[float32](a, len(x))
+	copy(y, x)
+	return y
+}
+
+// rows is x in a, in the type of the arithmetic.
+func (a *arena) rows(of Spec, x []float32) mla.Rows {
+	if of.Arithmetic != mla.BF16 {
+		return mla.RowsF32(a.floats(x))
+	}
+	y := placed[uint16](a, len(x))
+	if y != nil {
+		mla.RowsBF16(y).Narrow(0, x)
+	}
+	return mla.RowsBF16(y)
+}
+
+func (a *arena) free() error {
+	var err error
+	for _, block := range a.blocks {
+		err = errors.Join(err, block.Free())
+	}
+	a.blocks = nil
+	return err
+}
+
+// valueBytes is the size of a value that is stored so.
+func (s Spec) valueBytes() int {
+	if s.Arithmetic == mla.BF16 {
+		return 2
+	}
+	return 4
 }
 
 // ErrWrong marks an answer that is further from the oracle's than it may be.

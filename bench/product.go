@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -17,19 +19,22 @@ import (
 // operands are what both kinds of product have, for each of Batch products:
 // x [M,K], weights [N,K], y [M,N]. The weights are one matrix of all rows.
 type operands struct {
+	arena  arena
 	spec   Spec
 	w      matrix
 	x, y   []float32
 	tamper func([]float32)
 }
 
-func (l *Lab) operands(s Spec) operands {
+func (l *Lab) operands(s Spec) (operands, error) {
 	r := rng(l.seed + 2)
-	return operands{
-		spec: s, w: r.codedMatrix(s.products()*s.N, s.K),
-		x: s.data(r.normals(s.products()*s.M*s.K, 1)), y: make([]float32, s.products()*s.M*s.N), tamper: l.tamper,
-	}
+	o := operands{spec: s, w: r.codedMatrix(s.products()*s.N, s.K), tamper: l.tamper}
+	o.x = o.arena.floats(s.data(r.normals(s.products()*s.M*s.K, 1)))
+	o.y = placed[float32](&o.arena, s.products()*s.M*s.N)
+	return o, o.arena.err
 }
+
+func (o *operands) Close() error { return o.arena.free() }
 
 // product is one product through fp8.Packed.
 type product struct {
@@ -39,21 +44,31 @@ type product struct {
 }
 
 func (l *Lab) openProduct(s Spec) (Workload, error) {
-	p := &product{operands: l.operands(s), pool: l.pool(s.Threads)}
+	p := &product{pool: l.pool(s.Threads)}
+	if err := p.open(l, s); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+func (p *product) open(l *Lab, s Spec) (err error) {
+	if p.operands, err = l.operands(s); err != nil {
+		return err
+	}
 	all, err := p.w.fp8()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var each []fp8.Matrix
 	for b := range s.products() {
 		one, err := all.Slice(b*s.N, (b+1)*s.N)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		each = append(each, one)
 	}
 	p.packed, err = fp8.Pack(each, fp8.PackOptions{})
-	return p, err
+	return err
 }
 
 func (p *product) Run(ctx context.Context) error {
@@ -66,7 +81,14 @@ func (p *product) Run(ctx context.Context) error {
 
 func (p *product) Memory() int64 { return p.packed.Bytes() }
 func (p *product) RowBytes() int { return 0 }
-func (p *product) Close() error  { return p.packed.Close() }
+
+func (p *product) Close() error {
+	var err error
+	if p.packed != nil {
+		err = p.packed.Close()
+	}
+	return errors.Join(err, p.operands.Close())
+}
 
 // rival is the same product by gonum's sgemm, on weights dequantised to float32.
 type rival struct {
@@ -78,10 +100,14 @@ func (l *Lab) openRival(s Spec) (Workload, error) {
 	if s.Rival != Gonum || s.Batch > 1 || s.Arithmetic != mla.F32 {
 		return nil, fmt.Errorf("rival %q of %d products in %v, want %q of one in f32", s.Rival, s.products(), s.Arithmetic, Gonum)
 	}
-	r := &rival{operands: l.operands(s)}
+	o, err := l.operands(s)
+	r := &rival{operands: o, wide: placed[float32](&o.arena, s.N*s.K)}
+	if err = cmp.Or(err, r.arena.err); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
 	for i := range s.N {
-		for _, x := range r.w.row(i) {
-			r.wide = append(r.wide, float32(x))
+		for j, x := range r.w.row(i) {
+			r.wide[i*s.K+j] = float32(x)
 		}
 	}
 	return r, nil
@@ -97,7 +123,6 @@ func (r *rival) Run(context.Context) error {
 
 func (r *rival) Memory() int64 { return int64(4 * len(r.wide)) }
 func (r *rival) RowBytes() int { return 0 }
-func (r *rival) Close() error  { return nil }
 
 const (
 	// checkedColumn is the stride of the outputs that are compared in a row: it

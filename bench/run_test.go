@@ -456,7 +456,16 @@ func TestPrefill(t *testing.T) {
 		_, err := lab.Open(s)
 		assert.ErrorContains(t, err, "ready keys and values are those of the prompt")
 	}
-	assert.Equal(t, []int{16, 16, 48, 80, 208, 144}, []int{oddLines(1), oddLines(16), oddLines(17), oddLines(64), oddLines(192), oddLines(128)})
+	for arithmetic, want := range map[mla.Arithmetic][]int{
+		mla.F32: {16, 16, 48, 80, 208, 144}, mla.BF16: {32, 32, 32, 96, 224, 160},
+	} {
+		s := Spec{Arithmetic: arithmetic}
+		var got []int
+		for _, n := range []int{1, 16, 17, 64, 192, 128} {
+			got = append(got, s.oddLines(n))
+		}
+		assert.Equal(t, want, got)
+	}
 }
 
 // The limits of a machine are there, and ordered as memories are.

@@ -11,6 +11,7 @@ import (
 
 // store is a cache of one layer with a batch of sequences in it.
 type store struct {
+	arena arena
 	spec  Spec
 	width int
 	rng   rng
@@ -72,8 +73,10 @@ func (s Spec) dims() (width, value int, err error) {
 // open makes the cache and commits all but the last reserved tokens of every
 // sequence, made-up rows; those are reserved.
 func (st *store) open(reserved int) error {
-	s := st.spec
-	var err error
+	s, err := st.spec, st.arena.err
+	if err != nil {
+		return err
+	}
 	if st.cache, err = kvpaged.New(s.cache(st.width)); err != nil {
 		return err
 	}
@@ -156,7 +159,7 @@ func (st *store) bytes() int64 {
 func (st *store) RowBytes() int { return st.cache.RowBytes() }
 
 func (st *store) close() error {
-	var errs []error
+	errs := []error{st.arena.free()}
 	for _, seq := range st.batch.Seqs {
 		errs = append(errs, seq.Free())
 	}

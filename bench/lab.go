@@ -179,7 +179,7 @@ func (a *arena) free() error {
 	return err
 }
 
-// valueBytes is the size of a value that is stored so.
+// valueBytes is the size of a value in the type of the arithmetic.
 func (s Spec) valueBytes() int {
 	if s.Arithmetic == mla.BF16 {
 		return 2

@@ -378,8 +378,8 @@ func (e *prefill) ahead(p *Plan, k1, hi, head, tok, key0, rows, left int) ahead 
 }
 
 // aheadOfMany is what to ask for during block item, which ends at key hi and has more rows than a tile of scores: the
-// queries of the next one, whoever takes it, and the keys and values that it is the first to see, or as many as it has
-// queries where those are all.
+// queries of the next one, whoever takes it, and the keys and values that it sees behind hi. Where the next one is of
+// another head or sequence it sees none of these: then it is the first of its own, as many as it has queries.
 func (e *prefill) aheadOfMany(p *Plan, item, hi int) ahead {
 	c := &p.cfg
 	if item+1 == e.blocks*c.Heads {

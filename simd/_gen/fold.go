@@ -184,7 +184,8 @@ func (f *fold) store(v reg.Register, to operand.Mem) {
 	}
 }
 
-// round makes bf16 values of those of v, in the lower half of each dword: see narrowBF16. It overwrites V8, V9, V11 and K2.
+// round makes bf16 values of those of v, in the lower half of each dword: see narrowBF16. It overwrites V8, V9, V11 and
+// K2.
 func (f *fold) round(v reg.VecPhysical) {
 	cut, odd, nan := f.V(8), f.V(9), f.V(11)
 	f.VCMPPS(cmpUnord, v, v, f.maskFor(nan))

@@ -100,10 +100,10 @@ func (t valueShape) scaleSums(r int, alpha operand.Mem) {
 	t.Label(next)
 }
 
-// scaleAll loads and scales all rows and goes to scaled, or to some if an alpha is -1 or -0. A test for each vector would take
-// the units that multiply; whether there is a product below 2^-95 is counted in others, and such products, which most
-// tiles have none of, are looked for in a second go. Adding 0x70000000 to a magnitude of 2^-95 or more carries into the
-// sign, so the sign of the sum is that of the product where the product is small.
+// scaleAll loads and scales all rows and goes to scaled, or goes on behind it if an alpha is -1 or -0. A test for each
+// vector would take the units that multiply; whether there is a product below 2^-95 is found by others, and such
+// products, which most tiles have none of, are looked for in a second go. Adding 0x70000000 to a magnitude of 2^-95 or
+// more carries into the sign, so the sign of the sum is that of the product where the product is small.
 func (t valueShape) scaleAll(alpha reg.GPPhysical, scaled string) {
 	some := t.Fresh("some_rows")
 	factor, exponent, large, sum := t.other(0), t.other(1), t.other(2), t.other(3)

@@ -5,15 +5,20 @@ import (
 	"math"
 )
 
-// Adopt makes a sequence of a page table from outside: cached committed tokens,
-// then reserved slots for new ones. pages[i] holds tokens [i*PageTokens,
-// (i+1)*PageTokens); -1, and Config.Pages too, mean not mapped, which is an error
-// (ErrPage) under a reserved slot only. Entries past the last slot are ignored.
-// The rows are taken as they are.
+// Adopt makes a sequence of a page table from outside, in a cache of
+// Config.Adopted: cached committed tokens, then reserved slots for new ones.
+// pages[i] holds tokens [i*PageTokens, (i+1)*PageTokens); -1, and Config.Pages too,
+// mean not mapped, which is an error (ErrPage) under a reserved slot only, and so
+// is a page that the table has twice. Entries past the last slot are ignored. The
+// rows are taken as they are: that the tokens are there and belong to whom the
+// sequence is for is known to the allocator alone whose pages they are.
 //
-// The sequence holds its pages: those that were free no longer are, and those
-// that other sequences hold are shared. ErrBusy if one is being written.
+// The sequence holds its pages; those that other sequences hold are shared.
+// ErrBusy if one is being written, ErrOwned in a cache that owns its pages.
 func (c *Cache) Adopt(pages []int32, cached, reserved int) (*Seq, error) {
+	if err := c.adopts(); err != nil {
+		return nil, err
+	}
 	r := request{cached: int64(cached), fresh: int64(reserved)}
 	if err := readTable(c, &r, pages); err != nil {
 		return nil, err
@@ -23,6 +28,20 @@ func (c *Cache) Adopt(pages []int32, cached, reserved int) (*Seq, error) {
 		return nil, err
 	}
 	return seqs[0], nil
+}
+
+// adopts tests that page numbers from outside mean something to the cache. A number
+// does not tell whose page it is: in a cache that gives pages out it may have been
+// freed, and be another's by now.
+func (c *Cache) adopts() error {
+	if err := c.lock(); err != nil {
+		return err
+	}
+	defer c.mu.Unlock()
+	if !c.cfg.Adopted {
+		return fmt.Errorf("%w: page numbers are for caches of Config.Adopted, Seq.Fork shares pages of this one", ErrOwned)
+	}
+	return nil
 }
 
 // request is a sequence to be adopted.
@@ -73,13 +92,16 @@ func (c *Cache) adopt(batch []request, alone bool) ([]*Seq, error) {
 	for i, r := range batch {
 		seqs[i] = &Seq{c: c, table: r.table, length: int(r.cached), reserved: int(r.fresh)}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, errCacheClosed()
+	if err := c.lock(); err != nil {
+		return nil, err
 	}
+	defer c.mu.Unlock()
 	for i, s := range seqs {
-		if err := c.pool.idle(s.table); err != nil {
+		err := c.pool.distinct(s.table)
+		if err == nil {
+			err = c.pool.idle(s.table)
+		}
+		if err != nil {
 			return nil, inBatch(i, err)
 		}
 	}

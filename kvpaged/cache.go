@@ -12,18 +12,17 @@ import (
 // Cache is a pool of pages. Its methods may be called from several goroutines.
 //
 // A Cache that is dropped without Close gives its memory back when the garbage
-// collector finds it.
+// collector finds it. One that New did not make is as one that is closed.
 type Cache struct {
 	cfg   Config
 	geo   geometry
-	arena []byte     // where geo.rows is
+	arena []byte     // where geo.rows is; nil once the cache is closed
 	outer []byte     // where geo.scales is: the arena, or the caller's Scales
 	block *mem.Block // of the arena, nil if that is the caller's
 
-	mu     sync.Mutex
-	pool   pool
-	uses   int // leases, and calls that touch the arena
-	closed bool
+	mu   sync.Mutex
+	pool pool
+	uses int // leases, and calls that touch the arena
 }
 
 // New makes a cache. A Config that makes none gives ErrConfig or ErrFormat; too
@@ -59,29 +58,45 @@ func New(cfg Config) (*Cache, error) {
 }
 
 // Config returns what the cache was made from.
-func (c *Cache) Config() Config { return c.cfg }
+func (c *Cache) Config() Config {
+	if c == nil {
+		return Config{}
+	}
+	return c.cfg
+}
 
 // RowBytes returns the size of one token in one layer: its row and, in formats
 // with a second plane, its scales. A record of Export has this size.
-func (c *Cache) RowBytes() int { return c.geo.rows.token + c.geo.scales.token }
+func (c *Cache) RowBytes() int {
+	if c == nil {
+		return 0
+	}
+	return c.geo.rows.token + c.geo.scales.token
+}
 
 // PageBytes returns the size of a page in all layers in the arena.
-func (c *Cache) PageBytes() int { return c.geo.page }
+func (c *Cache) PageBytes() int {
+	if c == nil {
+		return 0
+	}
+	return c.geo.page
+}
 
 // FreePages returns how many pages Reserve can take.
 func (c *Cache) FreePages() int {
-	c.mu.Lock()
+	if c.lock() != nil {
+		return 0
+	}
 	defer c.mu.Unlock()
 	return len(c.pool.free)
 }
 
 // NewSeq returns an empty sequence.
 func (c *Cache) NewSeq() (*Seq, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, errCacheClosed()
+	if err := c.lock(); err != nil {
+		return nil, err
 	}
+	defer c.mu.Unlock()
 	return &Seq{c: c}, nil
 }
 
@@ -89,15 +104,13 @@ func (c *Cache) NewSeq() (*Seq, error) {
 // returns ErrBusy and does nothing while a lease is out. Afterwards the methods
 // of the cache and its sequences return ErrClosed, Close and Seq.Free nil.
 func (c *Cache) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	if c.lock() != nil {
 		return nil
 	}
+	defer c.mu.Unlock()
 	if c.uses > 0 {
 		return fmt.Errorf("%w: %d leases of the cache are out", ErrBusy, c.uses)
 	}
-	c.closed = true
 	c.arena, c.outer, c.pool = nil, nil, pool{}
 	if c.block == nil {
 		return nil
@@ -105,7 +118,17 @@ func (c *Cache) Close() error {
 	return c.block.Free()
 }
 
-func errCacheClosed() error { return fmt.Errorf("%w: the cache", ErrClosed) }
+// lock locks a cache that is open.
+func (c *Cache) lock() error {
+	if c != nil {
+		c.mu.Lock()
+		if c.arena != nil {
+			return nil
+		}
+		c.mu.Unlock()
+	}
+	return fmt.Errorf("%w: the cache is closed, or New did not make it", ErrClosed)
+}
 
 func (c *Cache) checkLayer(layer int) error {
 	if layer < 0 || layer >= c.cfg.Layers {
@@ -114,26 +137,21 @@ func (c *Cache) checkLayer(layer int) error {
 	return nil
 }
 
-// open tests that the cache is not closed.
-func (c *Cache) open() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return errCacheClosed()
-	}
-	return nil
-}
-
-// grow appends n zeroed pages to a table.
-func (c *Cache) grow(table []int32, n int) ([]int32, error) {
-	old := len(table)
-	table, err := c.take(table, n)
+// grow appends pages to a table, all or none: those of shared, which get one more
+// holder, and then n new ones, which hold zeros and, in the first, a part of another
+// page if one is given. The caller keeps what is shared or given from being freed.
+func (c *Cache) grow(table, shared []int32, n int, given *part) ([]int32, error) {
+	old := len(table) + len(shared)
+	table, err := c.take(table, shared, n)
 	if err != nil {
-		return table, err
+		return nil, err
 	}
 	fresh := table[old:]
 	for _, id := range fresh { // without the lock: this is the slow part
 		c.zero(id)
+	}
+	if given != nil {
+		c.copyPart(fresh[0], given)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,18 +161,36 @@ func (c *Cache) grow(table []int32, n int) ([]int32, error) {
 }
 
 // take is the part of grow under the lock. It leaves the cache in use, so that
-// nobody closes it under the hands of zero.
-func (c *Cache) take(table []int32, n int) ([]int32, error) {
-	c.mu.Lock()
+// nobody closes it while its pages are filled.
+func (c *Cache) take(table, shared []int32, n int) ([]int32, error) {
+	if err := c.lock(); err != nil {
+		return nil, err
+	}
 	defer c.mu.Unlock()
-	if c.closed {
-		return table, errCacheClosed()
+	table, err := c.pool.take(append(table, shared...), n)
+	if err != nil {
+		return nil, err
 	}
-	table, err := c.pool.take(table, n)
-	if err == nil {
-		c.uses++
+	c.pool.hold(shared)
+	c.uses++
+	return table, nil
+}
+
+// drop gives up pages. Once the cache is closed there are none.
+func (c *Cache) drop(pages []int32) {
+	if c.lock() == nil {
+		defer c.mu.Unlock()
+		c.pool.drop(pages)
 	}
-	return table, err
+}
+
+// shared tells whether a page has several holders.
+func (c *Cache) shared(page int32) bool {
+	if c.lock() != nil {
+		return false
+	}
+	defer c.mu.Unlock()
+	return c.pool.pages[page].refs > 1
 }
 
 // zero clears a page that only the caller holds. A page of fresh memory is zero

@@ -3,6 +3,7 @@ package kvpaged_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,28 @@ var (
 // small is a config for tests that are not about its numbers.
 func small() kvpaged.Config {
 	return kvpaged.Config{Layers: 2, PageTokens: 4, Width: 3, Format: kvpaged.F32, Pages: 8}
+}
+
+// lent is small for page tables from outside.
+func lent() kvpaged.Config {
+	cfg := small()
+	cfg.Adopted = true
+	return cfg
+}
+
+// requireHeld tests which pages of a cache of Config.Adopted are held: there no
+// other sequence gets slots for new tokens.
+func requireHeld(t testing.TB, c *kvpaged.Cache, held []int32, about ...any) {
+	t.Helper()
+	for p := range int32(c.Config().Pages) {
+		seqs, err := kvpaged.ImportLookup(c, []int32{p}, []int{0}, []int{1})
+		if slices.Contains(held, p) {
+			require.ErrorIs(t, err, kvpaged.ErrShared, about...)
+			continue
+		}
+		require.NoError(t, err, about...)
+		require.NoError(t, seqs[0].Free())
+	}
 }
 
 // in gives a config the format f, and what else f needs: its own width if it has
@@ -56,8 +79,14 @@ func newSeq(t testing.TB, c *kvpaged.Cache) *kvpaged.Seq {
 // appendRows reserves, writes and commits rows in every layer.
 func appendRows(t testing.TB, s *kvpaged.Seq, n int, row func(layer, pos int) []float32) {
 	t.Helper()
-	at := s.Len()
 	require.NoError(t, s.Reserve(n))
+	writeRows(t, s, n, row)
+}
+
+// writeRows writes and commits reserved rows in every layer.
+func writeRows(t testing.TB, s *kvpaged.Seq, n int, row func(layer, pos int) []float32) {
+	t.Helper()
+	at := s.Len()
 	for l := range s.Cache().Config().Layers {
 		for pos := at; pos < at+n; pos++ {
 			require.NoError(t, s.WriteRows(l, pos, row(l, pos)))

@@ -46,8 +46,10 @@ type Config struct {
 	Scales []float32
 
 	// Adopted says that somebody else's allocator owns the pages: none is free
-	// for Reserve, they come through Adopt and Import, and a page that no
-	// sequence holds any more is again that allocator's.
+	// for Reserve, nor for the copy that Fork may make, they come through Adopt
+	// and Import, and a page that no sequence holds any more is again that
+	// allocator's. Who may read which page is its business too. A cache that is
+	// not Adopted owns its pages, and takes no page numbers (ErrOwned).
 	Adopted bool
 }
 

@@ -55,10 +55,26 @@
 // that hold a row and its scales side by side; nothing that is not committed
 // leaves the pool.
 //
-// Pages are counted. Sequences may share pages of cached tokens, as [Cache.Adopt]
-// and the Import functions arrange from the page tables of other engines; the
-// slot of a new token must lie in a page of its sequence alone, else [ErrShared].
-// A page is zero when Reserve hands it out; adopted pages are taken as they are.
+// Pages are counted, and sequences share pages of cached tokens: [Seq.Fork] makes a
+// sequence of the first tokens of another. Pages that those fill are held by both;
+// the one that they fill in part is copied, so that each appends where the other
+// never looks:
+//
+//	s             [ 7 | 2 | 5 ]      page 5 [ 8 9 10 . ]     f, err := s.Fork(9)
+//	                |   |
+//	      holders   2   2            pages of four tokens
+//	                |   |
+//	f             [ 7 | 2 | 3 ]      page 3 [ 8 . . . ]      page 3 is new
+//
+// A page that nobody holds any more is free, and is zero when Reserve hands it out
+// again.
+//
+// A cache of Config.Adopted works on the pages of another allocator. Sequences of it
+// come of page tables, by [Cache.Adopt] and the Import functions, and their pages are
+// taken as they are; tables may share pages of cached tokens, and the slot of a new
+// token must lie in a page of its sequence alone, else [ErrShared]. A cache that owns
+// its pages takes no page numbers ([ErrOwned]), since a number does not tell whose
+// rows are in the page by now.
 //
 // Rows are little-endian, as are all platforms that this package runs on.
 package kvpaged

@@ -13,15 +13,22 @@ var (
 	ErrShape = errors.New("kvpaged: wrong length")
 	// ErrRange: a layer, position or number of tokens is outside what there is.
 	ErrRange = errors.New("kvpaged: out of range")
-	// ErrPage: a page table names a page that the cache does not have, is too
-	// short, has no page where one is needed, or contradicts its slot mapping.
+	// ErrPage: a page table names a page that the cache does not have or one page
+	// twice, is too short, has no page where one is needed, or contradicts its slot
+	// mapping.
 	ErrPage = errors.New("kvpaged: bad page table")
-	// ErrShared: a new token's slot is in a page that other sequences hold too.
+	// ErrOwned: a page table from outside was given to a cache that owns its
+	// pages. Only caches of Config.Adopted take page numbers; sequences of others
+	// share pages by Seq.Fork.
+	ErrOwned = errors.New("kvpaged: the cache owns its pages")
+	// ErrShared: a new token's slot is in a page that other sequences hold too,
+	// in a cache of Config.Adopted.
 	ErrShared = errors.New("kvpaged: page is shared")
 	// ErrFull: too few pages are free. Nothing was taken.
 	ErrFull = errors.New("kvpaged: cache is full")
 	// ErrBusy: a lease stands in the way. Nothing was changed.
 	ErrBusy = errors.New("kvpaged: in use")
-	// ErrClosed: the cache is closed or the sequence is freed.
+	// ErrClosed: the cache is closed or the sequence is freed, or it is nil or a
+	// zero value.
 	ErrClosed = errors.New("kvpaged: closed")
 )

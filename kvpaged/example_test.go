@@ -36,6 +36,34 @@ func Example() {
 	// kvpaged: cache is full: 62 more pages needed, 7 of 8 free
 }
 
+// A prompt that many begin with is stored once: each conversation is a fork of it.
+func ExampleSeq_Fork() {
+	cache, err := kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: 4, Width: 1, Format: kvpaged.BF16, Pages: 8})
+	check(err)
+	defer cache.Close()
+	prompt, err := cache.NewSeq()
+	check(err)
+	check(prompt.Reserve(6))
+	check(prompt.WriteRows(0, 0, []float32{1, 2, 3, 4, 5, 6}))
+	check(prompt.Commit(6))
+
+	for answer := range 2 {
+		seq, err := prompt.Fork(6)
+		check(err)
+		check(seq.Reserve(1))
+		check(seq.WriteRows(0, 6, []float32{float32(70 + answer)}))
+		check(seq.Commit(1))
+		rows := make([]float32, 7)
+		check(seq.ReadRows(rows, 0, 0, 7))
+		fmt.Println(rows, "in pages", seq.Pages())
+	}
+	fmt.Println("the prompt is in pages", prompt.Pages(), "and", cache.FreePages(), "are free")
+	// Output:
+	// [1 2 3 4 5 6 70] in pages [0 2]
+	// [1 2 3 4 5 6 71] in pages [0 3]
+	// the prompt is in pages [0 1] and 4 are free
+}
+
 func check(err error) {
 	if err != nil {
 		panic(err)

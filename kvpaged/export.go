@@ -43,6 +43,9 @@ func (c *Cache) copyScales(dst, src []byte) {
 // .. pos+n-1 of one layer, which must be reserved. Codes and scales are taken as
 // they are. It is a writer, as WriteRows is.
 func (s *Seq) Import(layer, pos int, records []byte) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
 	size := s.c.RowBytes()
 	if len(records)%size != 0 {
 		return fmt.Errorf("%w: records has %d bytes, want a multiple of RowBytes = %d", ErrShape, len(records), size)
@@ -72,12 +75,12 @@ func (c *Cache) importRecord(v *View, pos int, record []byte) {
 // Config.Scales). Rows and scales of slots that are not committed are zero, and
 // so is padding. ErrPage if the page is not mapped.
 func (s *Seq) ExportPage(layer, i int) ([]byte, error) {
-	tokens := s.c.cfg.PageTokens
 	v, err := s.Lease(layer, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer v.Release()
+	tokens := s.c.cfg.PageTokens
 	if i < 0 || i >= s.c.pagesFor(v.Len()) {
 		return nil, fmt.Errorf("%w: page %d of the %d that hold %d committed tokens", ErrRange, i, s.c.pagesFor(v.Len()), v.Len())
 	}

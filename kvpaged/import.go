@@ -11,17 +11,21 @@ type Integer interface {
 	~int | ~int32 | ~int64 | ~uint32 | ~uint64
 }
 
-// ImportLookup makes the sequences of a batch in MAX's form:
+// ImportLookup makes the sequences of a batch in MAX's form, in a cache of
+// Config.Adopted, as the other Import functions do (else ErrOwned):
 //
 //	lookup     [B, max]  page table, entries -1 and Config.Pages are not mapped
 //	lengths    [B]       cached tokens, without the new ones
 //	newTokens  [B]       new tokens, whose slots are reserved
 //
 // All or none: an error names the sequence, and no page is held then. Entries
-// past the last token are ignored. ErrShared if the slot of a new token is in a
+// past the last token are ignored. ErrPage if a sequence has a page twice. ErrShared if the slot of a new token is in a
 // page that another sequence, of the batch or not, holds too: an engine that
 // imports every step frees the sequences of the last step first.
 func ImportLookup[P, L, N Integer](c *Cache, lookup []P, lengths []L, newTokens []N) ([]*Seq, error) {
+	if err := c.adopts(); err != nil {
+		return nil, err
+	}
 	batch, err := readLengths(lengths, newTokens)
 	if err != nil {
 		return nil, err
@@ -43,8 +47,13 @@ func ImportLookup[P, L, N Integer](c *Cache, lookup []P, lengths []L, newTokens 
 // A slot that is not the one of the table is an error (ErrPage). A token that is
 // not to be written gets no slot here either: such tokens must be the last of
 // their sequence, and Reserved tells how many are left. A slots longer than T, as
-// padded batches have it, ends in -1. Else as ImportLookup.
+// padded batches have it, ends in -1. vLLM's null block, which stands in a table for
+// each page that is out of a window, is a page like any other here: give -1 for it.
+// Else as ImportLookup.
 func ImportBlockTable[P, L, N Integer](c *Cache, table []P, lengths []L, newTokens []N, slots []int64) ([]*Seq, error) {
+	if err := c.adopts(); err != nil {
+		return nil, err
+	}
 	batch, err := readLengths(lengths, newTokens)
 	if err != nil {
 		return nil, err
@@ -76,6 +85,9 @@ func ImportBlockTable[P, L, N Integer](c *Cache, table []P, lengths []L, newToke
 //
 // Else as ImportLookup.
 func ImportCSR[P, I, L, N Integer](c *Cache, indptr []P, indices []I, lastPageLen []L, newTokens []N) ([]*Seq, error) {
+	if err := c.adopts(); err != nil {
+		return nil, err
+	}
 	if len(indptr) != len(lastPageLen)+1 || len(newTokens) != len(lastPageLen) {
 		return nil, fmt.Errorf("%w: indptr has %d values, last_page_len %d, new tokens %d, want B+1, B and B",
 			ErrShape, len(indptr), len(lastPageLen), len(newTokens))

@@ -32,7 +32,7 @@ func requireTables(t *testing.T, seqs []*kvpaged.Seq, err error, wantPages [][]i
 }
 
 func TestImportLookup(t *testing.T) {
-	c := newCache(t, small()) // 8 pages of 4
+	c := newCache(t, lent()) // 8 pages of 4
 	wantPages := [][]int32{{3, 0}, {}, {3, -1, 7}, {1}}
 	wantLengths, wantReserved := []int{4, 0, 10, 0}, []int{2, 0, 2, 4}
 
@@ -48,11 +48,11 @@ func TestImportLookup(t *testing.T) {
 	assert.Empty(t, seqs)
 	seqs, err = kvpaged.ImportLookup(c, []uint32{}, []uint32{0, 0}, []uint32{0, 0})
 	requireTables(t, seqs, err, [][]int32{{}, {}}, []int{0, 0}, []int{0, 0})
-	assert.Equal(t, 8, c.FreePages())
+	requireHeld(t, c, nil)
 }
 
 func TestImportBlockTable(t *testing.T) {
-	c := newCache(t, small())
+	c := newCache(t, lent())
 	table := []int32{3, 0, 0, 5, 6, 0, 0, 0, 0}
 	wantPages := [][]int32{{3, 0}, {5, 6}, {}}
 	for name, x := range map[string]struct {
@@ -87,12 +87,12 @@ func TestImportBlockTable(t *testing.T) {
 	} {
 		_, err := kvpaged.ImportBlockTable(c, table, []int32{4, 2, 0}, []int32{2, 3, 0}, x.slots)
 		assert.ErrorIs(t, err, x.want, name)
-		assert.Equal(t, 8, c.FreePages(), name)
+		requireHeld(t, c, nil, name)
 	}
 }
 
 func TestImportCSR(t *testing.T) {
-	c := newCache(t, small())
+	c := newCache(t, lent())
 	seqs, err := kvpaged.ImportCSR(c, []int32{0, 2, 2, 5, 6}, []int32{3, 0, 3, -1, 7, 1}, []int32{2, 0, 4, 4}, []uint32{2, 0, 2, 4})
 	requireTables(t, seqs, err, [][]int32{{3, 0}, {}, {3, -1, 7}, {1}}, []int{4, 0, 10, 0}, []int{2, 0, 2, 4})
 	seqs, err = kvpaged.ImportCSR(c, []int32{0}, []int32{}, []int32{}, []int32{})
@@ -123,21 +123,21 @@ func TestImportCSR(t *testing.T) {
 		"new smallest":      {[]int64{0, 1}, []int64{3}, []int64{3}, []int64{math.MinInt64}, kvpaged.ErrRange},
 		"page":              {[]int64{0, 1}, []int64{9}, []int64{3}, []int64{1}, kvpaged.ErrPage},
 		"page past int32":   {[]int64{0, 1}, []int64{1 << 32}, []int64{3}, []int64{1}, kvpaged.ErrPage},
-		"hole":              {[]int64{0, 1}, []int64{-1}, []int64{3}, []int64{1}, kvpaged.ErrPage},
+		"not mapped":        {[]int64{0, 1}, []int64{-1}, []int64{3}, []int64{1}, kvpaged.ErrPage},
 		"shared":            {[]int64{0, 1, 2}, []int64{3, 3}, []int64{3, 3}, []int64{1, 0}, kvpaged.ErrShared},
 	} {
 		_, err := kvpaged.ImportCSR(c, x.indptr, x.indices, x.last, x.fresh)
 		assert.ErrorIs(t, err, x.want, name)
-		assert.Equal(t, 8, c.FreePages(), name)
+		requireHeld(t, c, nil, name)
 	}
-	big := kvpaged.Config{Layers: 1, PageTokens: 1 << 20, Width: 1, Format: kvpaged.FP8Unit, Pages: 1}
+	big := kvpaged.Config{Layers: 1, PageTokens: 1 << 20, Width: 1, Format: kvpaged.FP8Unit, Pages: 1, Adopted: true}
 	c = newCache(t, big)
 	_, err = kvpaged.ImportCSR(c, []uint64{0, 3}, []uint64{1, 1, 1}, []uint64{1 << 20}, []uint64{math.MaxUint64})
 	require.ErrorIs(t, err, kvpaged.ErrRange)
 }
 
 func TestImportErrors(t *testing.T) {
-	c := newCache(t, small())
+	c := newCache(t, lent())
 	for name, x := range map[string]struct {
 		table, lengths, fresh []int64
 		want                  error
@@ -156,7 +156,7 @@ func TestImportErrors(t *testing.T) {
 		"page wraps":          {[]int64{1, 1<<32 + 1}, []int64{1, 1}, []int64{0, 0}, kvpaged.ErrPage},
 		"page largest":        {[]int64{1, math.MaxInt64}, []int64{1, 1}, []int64{0, 0}, kvpaged.ErrPage},
 		"page smallest":       {[]int64{1, math.MinInt64}, []int64{1, 1}, []int64{0, 0}, kvpaged.ErrPage},
-		"hole under new":      {[]int64{1, 8}, []int64{1, 0}, []int64{0, 1}, kvpaged.ErrPage},
+		"unmapped under new":  {[]int64{1, 8}, []int64{1, 0}, []int64{0, 1}, kvpaged.ErrPage},
 		"shared in the batch": {[]int64{1, 1}, []int64{1, 0}, []int64{0, 1}, kvpaged.ErrShared},
 	} {
 		seqs, err := kvpaged.ImportLookup(c, x.table, x.lengths, x.fresh)
@@ -164,7 +164,7 @@ func TestImportErrors(t *testing.T) {
 		assert.Nil(t, seqs, name)
 		_, err = kvpaged.ImportBlockTable(c, x.table, x.lengths, x.fresh, nil)
 		assert.ErrorIs(t, err, x.want, name)
-		assert.Equal(t, 8, c.FreePages(), "%s: nothing is held", name)
+		requireHeld(t, c, nil, name)
 	}
 	_, err := kvpaged.ImportLookup(c, []uint64{1, math.MaxUint64}, []uint64{1, 1}, []uint64{0, 0})
 	require.ErrorIs(t, err, kvpaged.ErrPage)
@@ -179,10 +179,11 @@ func TestImportErrors(t *testing.T) {
 // TestImportShared: cached pages may be shared, in the batch and outside of it,
 // the pages of new tokens may not.
 func TestImportShared(t *testing.T) {
-	c := newCache(t, small())
-	a := newSeq(t, c)
+	c := newCache(t, lent())
+	a, err := c.Adopt([]int32{2, 5}, 0, 6)
+	require.NoError(t, err)
 	row := rowOf(c, 1)
-	appendRows(t, a, 6, row)
+	writeRows(t, a, 6, row)
 	p := a.Pages()
 	seqs, err := kvpaged.ImportLookup(c, []int32{p[0], 6, p[0], 7}, []int{4, 4}, []int{1, 2})
 	require.NoError(t, err)
@@ -193,15 +194,15 @@ func TestImportShared(t *testing.T) {
 }
 
 func TestImportSharedWithOthers(t *testing.T) {
-	c := newCache(t, small())
-	a := newSeq(t, c)
-	appendRows(t, a, 6, rowOf(c, 1))
+	c := newCache(t, lent())
+	a, err := c.Adopt([]int32{2, 5}, 0, 6)
+	require.NoError(t, err)
+	writeRows(t, a, 6, rowOf(c, 1))
 	p := a.Pages()
-	free := c.FreePages()
-	_, err := kvpaged.ImportLookup(c, []int32{p[0], 7, p[0], p[1]}, []int{4, 6}, []int{1, 1})
+	_, err = kvpaged.ImportLookup(c, []int32{p[0], 7, p[0], p[1]}, []int{4, 6}, []int{1, 1})
 	require.ErrorIs(t, err, kvpaged.ErrShared)
 	assert.ErrorContains(t, err, "sequence 1 of the batch")
-	assert.Equal(t, free, c.FreePages())
+	requireHeld(t, c, p)
 	require.NoError(t, a.Reserve(1))
 	require.NoError(t, a.WriteRows(0, 6, make([]float32, 3)), "nobody else holds the page")
 
@@ -209,5 +210,5 @@ func TestImportSharedWithOthers(t *testing.T) {
 	_, err = kvpaged.ImportLookup(c, []int32{p[0], 7, p[0], p[1]}, []int{4, 6}, []int{1, 0})
 	require.ErrorIs(t, err, kvpaged.ErrBusy)
 	v.Release()
-	assert.Equal(t, free, c.FreePages())
+	requireHeld(t, c, p)
 }

@@ -92,7 +92,7 @@ func TestLayoutsAreRead(t *testing.T) {
 			n, err := kvpaged.ArenaBytes(cfg)
 			require.NoError(t, err)
 			require.EqualValues(t, len(p.bytes), n, "%v", p.format)
-			cfg.Arena = p.bytes
+			cfg.Arena, cfg.Adopted = p.bytes, true
 			c := newCache(t, cfg)
 			s, err := c.Adopt([]int32{0}, p.tokens, 0)
 			require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestLayoutsAreExported(t *testing.T) {
 // adopted is the tokens of a page.
 func adopted(t *testing.T, p page) *kvpaged.Seq {
 	cfg := p.config(kvpaged.LayerMajor)
-	cfg.Arena = p.bytes
+	cfg.Arena, cfg.Adopted = p.bytes, true
 	s, err := newCache(t, cfg).Adopt([]int32{0}, p.tokens, 0)
 	require.NoError(t, err)
 	return s

@@ -41,6 +41,9 @@ func (m *model) holders(page int32) int {
 
 func (m *model) free() int {
 	n := 0
+	if m.cfg.Adopted {
+		return 0
+	}
 	for p := range m.cfg.Pages {
 		if m.holders(int32(p)) == 0 {
 			n++
@@ -94,14 +97,12 @@ func (m *model) check(t *testing.T, c *kvpaged.Cache) {
 func (m *model) step(t *testing.T, c *kvpaged.Cache, rng *rand.Rand) {
 	t.Helper()
 	if len(m.seqs) == 0 || rng.IntN(12) == 0 {
-		s, err := c.NewSeq()
-		require.NoError(t, err)
-		m.seqs = append(m.seqs, &modelSeq{seq: s, pages: []int32{}})
+		m.begin(t, c, rng)
 		return
 	}
 	i := rng.IntN(len(m.seqs))
 	s := m.seqs[i]
-	switch rng.IntN(7) {
+	switch rng.IntN(8) {
 	case 0, 1:
 		m.reserve(t, s, rng.IntN(3*m.cfg.PageTokens))
 	case 2:
@@ -125,6 +126,8 @@ func (m *model) step(t *testing.T, c *kvpaged.Cache, rng *rand.Rand) {
 	case 5:
 		m.share(t, c, s, rng)
 	case 6:
+		m.fork(t, s, rng.IntN(s.length+2))
+	case 7:
 		if rng.IntN(3) == 0 {
 			require.NoError(t, s.seq.Free())
 			m.seqs = slices.Delete(m.seqs, i, i+1)
@@ -132,11 +135,45 @@ func (m *model) step(t *testing.T, c *kvpaged.Cache, rng *rand.Rand) {
 	}
 }
 
+// begin makes a sequence: an empty one, or one of pages from outside, whoever holds
+// them.
+func (m *model) begin(t *testing.T, c *kvpaged.Cache, rng *rand.Rand) {
+	t.Helper()
+	s := &modelSeq{pages: []int32{}}
+	var err error
+	if m.cfg.Adopted {
+		for _, p := range rng.Perm(m.cfg.Pages)[:rng.IntN(m.cfg.Pages+1)] {
+			s.pages = append(s.pages, int32(p))
+		}
+		room := len(s.pages) * m.cfg.PageTokens
+		s.length = rng.IntN(room + 1)
+		s.reserved = rng.IntN(room - s.length + 1)
+		s.pages = s.pages[:m.pagesFor(s.length+s.reserved)]
+		s.seq, err = c.Adopt(s.pages, s.length, s.reserved)
+	} else {
+		s.seq, err = c.NewSeq()
+	}
+	require.NoError(t, err)
+	m.seqs = append(m.seqs, s)
+}
+
+// reserve takes pages: fresh ones for new tokens, and one for the tokens of a last
+// page that another sequence holds too, where the pages are the cache's own.
 func (m *model) reserve(t *testing.T, s *modelSeq, n int) {
 	t.Helper()
-	need := m.pagesFor(s.length+s.reserved+n) - len(s.pages)
-	free := m.free()
+	kept, free := len(s.pages), m.free()
+	tail := (s.length + s.reserved) % m.cfg.PageTokens
+	copied := !m.cfg.Adopted && n > 0 && tail > 0 && m.holders(s.pages[kept-1]) > 1
+	need := m.pagesFor(s.length+s.reserved+n) - kept
+	if copied {
+		need++
+		kept--
+	}
 	err := s.seq.Reserve(n)
+	if need > 0 && m.cfg.Adopted {
+		require.ErrorIs(t, err, kvpaged.ErrFull)
+		return
+	}
 	if need > free {
 		require.ErrorIs(t, err, kvpaged.ErrFull)
 		require.ErrorContains(t, err, fmt.Sprintf("%d more pages needed, %d of %d free", need, free, m.cfg.Pages))
@@ -144,15 +181,60 @@ func (m *model) reserve(t *testing.T, s *modelSeq, n int) {
 	}
 	require.NoError(t, err)
 	s.reserved += n
-	for _, p := range s.seq.Pages()[len(s.pages):] {
+	now := s.seq.Pages()
+	require.Equal(t, s.pages[:kept], now[:kept])
+	m.fresh(t, now[kept:])
+	if copied {
+		m.copy(s.pages[kept], now[kept], tail)
+	}
+	s.pages = now
+}
+
+// fresh tests that pages have no holder, and fills them with zeros.
+func (m *model) fresh(t *testing.T, pages []int32) {
+	t.Helper()
+	for _, p := range pages {
 		require.Zero(t, m.holders(p), "page %d was not free", p)
-		s.pages = append(s.pages, p)
 		for l := range m.cfg.Layers {
 			for slot := range m.cfg.PageTokens {
 				delete(m.slot, [3]int{l, int(p), slot})
 			}
 		}
 	}
+}
+
+func (m *model) copy(from, to int32, tokens int) {
+	for l := range m.cfg.Layers {
+		for slot := range tokens {
+			m.slot[[3]int{l, int(to), slot}] = m.slot[[3]int{l, int(from), slot}]
+		}
+	}
+}
+
+// fork makes a sequence of the first n tokens of another: the pages that they fill
+// are the same, the rest are copied.
+func (m *model) fork(t *testing.T, s *modelSeq, n int) {
+	t.Helper()
+	free := m.free()
+	f, err := s.seq.Fork(n)
+	full, rest := n/m.cfg.PageTokens, n%m.cfg.PageTokens
+	switch {
+	case n > s.length:
+		require.ErrorIs(t, err, kvpaged.ErrRange)
+		return
+	case rest > 0 && (free == 0 || m.cfg.Adopted):
+		require.ErrorIs(t, err, kvpaged.ErrFull)
+		return
+	}
+	require.NoError(t, err)
+	twin := &modelSeq{seq: f, length: n, pages: f.Pages()}
+	require.Len(t, twin.pages, m.pagesFor(n))
+	require.Equal(t, s.pages[:full], twin.pages[:full])
+	m.fresh(t, twin.pages[full:])
+	if rest > 0 {
+		m.copy(s.pages[full], twin.pages[full], rest)
+	}
+	m.seqs = append(m.seqs, twin)
 }
 
 func (m *model) write(t *testing.T, s *modelSeq, rng *rand.Rand) {
@@ -165,6 +247,7 @@ func (m *model) write(t *testing.T, s *modelSeq, rng *rand.Rand) {
 	}
 	err := s.seq.WriteRows(layer, s.length+from, rows)
 	if from+len(rows) > 0 && !m.newSlotsAlone(s, from+len(rows)) {
+		require.True(t, m.cfg.Adopted, "a cache that owns its pages never lets others hold those of new tokens")
 		require.ErrorIs(t, err, kvpaged.ErrShared)
 		return
 	}
@@ -182,6 +265,11 @@ func (m *model) share(t *testing.T, c *kvpaged.Cache, s *modelSeq, rng *rand.Ran
 	reserved := rng.IntN(s.length + s.reserved - cached + 1)
 	twin := &modelSeq{length: cached, reserved: reserved, pages: slices.Clone(s.pages[:m.pagesFor(cached+reserved)])}
 	var err error
+	if !m.cfg.Adopted {
+		_, err = c.Adopt(s.pages, cached, reserved)
+		require.ErrorIs(t, err, kvpaged.ErrOwned)
+		return
+	}
 	if rng.IntN(2) == 0 {
 		twin.seq, err = c.Adopt(s.pages, cached, reserved)
 	} else {
@@ -200,14 +288,14 @@ func (m *model) share(t *testing.T, c *kvpaged.Cache, s *modelSeq, rng *rand.Ran
 }
 
 func TestAgainstModel(t *testing.T) {
-	seeds, steps := 12, 400
+	seeds, steps := 24, 400
 	if testing.Short() {
-		seeds, steps = 3, 200
+		seeds, steps = 6, 200
 	}
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(uint64(seed), 3))
 		cfg := kvpaged.Config{Layers: 1 + rng.IntN(3), PageTokens: 1 + rng.IntN(5), Width: 1, Format: kvpaged.F32,
-			Pages: 1 + rng.IntN(20), Order: allOrders[rng.IntN(2)]}
+			Pages: 1 + rng.IntN(20), Order: allOrders[rng.IntN(2)], Adopted: seed%3 == 2}
 		c := newCache(t, cfg)
 		m := &model{cfg: cfg, slot: map[[3]int]float32{}}
 		for range steps {
@@ -217,12 +305,14 @@ func TestAgainstModel(t *testing.T) {
 		for _, s := range m.seqs {
 			require.NoError(t, s.seq.Free())
 		}
-		assert.Equal(t, cfg.Pages, c.FreePages())
+		if m.seqs = nil; !cfg.Adopted {
+			assert.Equal(t, cfg.Pages, c.FreePages())
+		}
 	}
 }
 
-// TestLargePool: Reserve, Free and Adopt of one page cost the same however many
-// pages there are. Walks through this pool would add up to minutes.
+// TestLargePool: Reserve, Free, Fork and Adopt of one page cost the same however
+// many pages there are. Walks through this pool would add up to minutes.
 func TestLargePool(t *testing.T) {
 	cfg := kvpaged.Config{Layers: 1, PageTokens: 1, Width: 1, Format: kvpaged.FP8Unit, Pages: 1 << 20}
 	rounds := 50_000
@@ -232,105 +322,22 @@ func TestLargePool(t *testing.T) {
 	c := newCache(t, cfg)
 	most := newSeq(t, c)
 	require.NoError(t, most.Reserve(cfg.Pages-2))
+	require.NoError(t, most.Commit(cfg.Pages-2))
+	cfg.Adopted = true
+	other := newCache(t, cfg)
 	s := newSeq(t, c)
 	for range rounds {
 		if s.Reserve(1) != nil || s.Truncate(0) != nil {
 			t.Fatal("there is a page")
 		}
-		a, err := c.Adopt([]int32{int32(cfg.Pages - 1)}, 1, 0)
+		f, err := most.Fork(1)
+		if err != nil || f.Free() != nil {
+			t.Fatal(err)
+		}
+		a, err := other.Adopt([]int32{int32(cfg.Pages - 1)}, 1, 0)
 		if err != nil || a.Free() != nil {
 			t.Fatal(err)
 		}
 	}
 	require.Equal(t, 2, c.FreePages())
-}
-
-// FuzzImport feeds tables of any bytes to the Import functions: no panic, and
-// after an error or a Free every page is where it was.
-func FuzzImport(f *testing.F) {
-	f.Add([]byte{}, []byte{}, []byte{}, []byte{}, uint8(0))
-	f.Add([]byte{3, 0, 8, 1}, []byte{4, 0}, []byte{2, 1}, []byte{0, 1, 4}, uint8(1))
-	f.Add([]byte{0xFF, 0x80, 0x7F, 8, 9}, []byte{0xFF, 5, 0x80}, []byte{0x7F, 0, 1}, []byte{0xFF, 0xFE}, uint8(2))
-	f.Add([]byte{0, 1, 2, 3}, []byte{0, 2, 4}, []byte{3, 4}, []byte{1, 2}, uint8(0x52))
-	f.Fuzz(func(t *testing.T, table, lengths, fresh, slots []byte, kind uint8) {
-		cfg := small()
-		cfg.PageTokens = 1 + int(kind>>4)
-		c := newCache(t, cfg)
-		held, err := c.Adopt([]int32{2}, 1, 0)
-		require.NoError(t, err)
-		seqs, err := importAny(c, table, lengths, fresh, slots, kind)
-		if err == nil {
-			for _, s := range seqs {
-				use(t, s)
-				require.NoError(t, s.Free())
-			}
-		} else {
-			require.Nil(t, seqs)
-		}
-		require.Equal(t, cfg.Pages-1, c.FreePages())
-		require.NoError(t, held.Free())
-	})
-}
-
-// importAny reads bytes as integers of many sizes: small ones as they are, the
-// last few as the extremes.
-func importAny(c *kvpaged.Cache, table, lengths, fresh, slots []byte, kind uint8) ([]*kvpaged.Seq, error) {
-	t32, l32, n32 := spread[int32](table, 32), spread[int32](lengths, 32), spread[int32](fresh, 32)
-	t64, l64, n64, s64 := spread[int64](table, 64), spread[int64](lengths, 64), spread[int64](fresh, 64), spread[int64](slots, 64)
-	switch kind & 7 {
-	case 0:
-		return kvpaged.ImportLookup(c, t32, l32, n32)
-	case 1:
-		return kvpaged.ImportLookup(c, spread[uint32](table, 32), spread[uint32](lengths, 32), spread[uint64](fresh, 64))
-	case 2:
-		return kvpaged.ImportBlockTable(c, t32, l64, n32, s64)
-	case 3:
-		return kvpaged.ImportBlockTable(c, t64, l64, n64, nil)
-	case 4:
-		return kvpaged.ImportCSR(c, l32, t32, n32, spread[int32](slots, 32))
-	case 5:
-		return kvpaged.ImportCSR(c, spread[uint64](lengths, 64), spread[uint64](table, 64), spread[uint64](fresh, 64), spread[uint64](slots, 64))
-	default:
-		return kvpaged.ImportCSR(c, l64, t64, n64, s64)
-	}
-}
-
-func spread[T kvpaged.Integer](b []byte, bits int) []T {
-	x := make([]T, len(b))
-	for i, v := range b {
-		switch {
-		case v < 0x78:
-			x[i] = T(v)
-		case v < 0x80: // the largest signed numbers
-			x[i] = T(uint64(1)<<(bits-1)-1) - T(0x7F-v)
-		case v < 0x88: // the smallest signed numbers, or 2^31 and so on
-			x[i] = T(uint64(1)<<(bits-1)) + T(v-0x80)
-		default: // -1, -2, ... or the largest unsigned numbers
-			x[i] = ^T(0) - T(0xFF-v)
-		}
-	}
-	return x
-}
-
-// use does with an adopted sequence what a call does.
-func use(t *testing.T, s *kvpaged.Seq) {
-	v, err := s.Lease(0, s.Reserved())
-	require.NoError(t, err)
-	row := make([]float32, 3)
-	for i := range min(s.Reserved(), 50) {
-		v.Write(s.Len()+i, row)
-	}
-	for pos := range min(s.Len()+s.Reserved(), 50) {
-		if v.Mapped(pos) {
-			v.Widen(row, 3, pos, 1)
-		}
-	}
-	v.Release()
-	require.NoError(t, s.Commit(s.Reserved()))
-	if err := s.ReadRows(make([]float32, 3*min(s.Len(), 50)), 1, 0, min(s.Len(), 50)); err != nil {
-		require.ErrorIs(t, err, kvpaged.ErrPage)
-	}
-	if err := s.Reserve(2); err != nil {
-		require.True(t, errors.Is(err, kvpaged.ErrFull) || errors.Is(err, kvpaged.ErrPage), "%v", err)
-	}
 }

@@ -17,6 +17,7 @@ import (
 // page; else nil. Values below 2^-52 are as they are stored. Every position must be
 // mapped.
 func (v *View) RunBF16(pos, n int) []uint16 {
+	v.nothing(1)
 	c := v.seq.c
 	if c.cfg.Format != BF16 {
 		return nil
@@ -32,6 +33,9 @@ func (v *View) RunBF16(pos, n int) []uint16 {
 // dst[i*ld:] and is Width values long, ld >= Width. scratch holds at least Width
 // values. Every position must be mapped.
 func (v *View) ReadBF16(dst []uint16, ld int, scratch []float32, pos, n int) {
+	if v.nothing(n) {
+		return
+	}
 	c := v.seq.c
 	t := c.narrowTile(scratch)
 	for most := t.n; n > 0; n -= t.n {
@@ -47,6 +51,9 @@ func (v *View) ReadBF16(dst []uint16, ld int, scratch []float32, pos, n int) {
 // GatherBF16 is ReadBF16 of the rows of positions: that of positions[i] goes to
 // dst[i*ld:].
 func (v *View) GatherBF16(dst []uint16, ld int, scratch []float32, positions []int32) {
+	if v.nothing(len(positions)) {
+		return
+	}
 	c := v.seq.c
 	t := c.narrowTile(scratch)
 	for most := t.n; len(positions) > 0; positions = positions[t.n:] {
@@ -62,6 +69,9 @@ func (v *View) GatherBF16(dst []uint16, ld int, scratch []float32, positions []i
 // to dst[i*ld:] and is Width values long, ld >= Width. scratch holds at least Width
 // values. Every index must be in [0, Rows()).
 func (v *PoolView) GatherBF16(dst []uint16, ld int, scratch []float32, rows []int32) {
+	if v.nothing(len(rows)) {
+		return
+	}
 	c := v.cache
 	t := c.narrowTile(scratch)
 	for most := t.n; len(rows) > 0; rows = rows[t.n:] {

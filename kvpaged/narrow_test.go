@@ -110,7 +110,7 @@ func TestReadBF16(t *testing.T) {
 }
 
 func TestReadBF16OutOfRange(t *testing.T) {
-	c := newCache(t, in(kvpaged.BF16, small()))
+	c := newCache(t, in(kvpaged.BF16, lent()))
 	s, err := c.Adopt([]int32{3, -1, 5}, 10, 1)
 	require.NoError(t, err)
 	v := lease(t, s, 0, 1)

@@ -1,6 +1,9 @@
 package kvpaged
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // hole is the entry of a page table where no page is mapped.
 const hole = -1
@@ -18,51 +21,40 @@ type pool struct {
 }
 
 type page struct {
-	refs    int   // entries of page tables that name it
-	at      int32 // place in free, hole if it is not there
-	dirty   bool  // may hold something else than zeros
-	writing bool  // a lease writes into it, or it is being zeroed
+	refs    int  // entries of page tables that name it
+	dirty   bool // may hold something else than zeros
+	writing bool // a lease writes into it, or it is being filled
+	seen    bool // in the table that distinct is looking at
 }
 
 func newPool(n int, lent, dirty bool) pool {
 	p := pool{pages: make([]page, n), lent: lent}
 	for i := range p.pages {
-		p.pages[i] = page{at: hole, dirty: dirty}
+		p.pages[i] = page{dirty: dirty}
 	}
 	if !lent {
-		p.free = make([]int32, 0, n)
-		for i := n - 1; i >= 0; i-- { // so that page 0 goes first
-			p.put(int32(i))
+		p.free = make([]int32, n)
+		for i := range p.free {
+			p.free[i] = int32(n - 1 - i) // so that page 0 goes first
 		}
 	}
 	return p
 }
 
-func (p *pool) put(id int32) {
-	p.pages[id].at = int32(len(p.free))
-	p.free = append(p.free, id)
-}
-
-// cut takes a page out of the free stack, wherever it is.
-func (p *pool) cut(id int32) {
-	at := p.pages[id].at
-	last := int32(len(p.free) - 1)
-	moved := p.free[last]
-	p.free[at] = moved
-	p.pages[moved].at = at
-	p.free = p.free[:last]
-	p.pages[id].at = hole
-}
-
 // take appends n free pages to a table, or none and returns ErrFull. The pages
-// are marked as written until the caller has zeroed them.
+// are marked as written until the caller has filled them.
 func (p *pool) take(table []int32, n int) ([]int32, error) {
 	if n > len(p.free) {
+		if p.lent {
+			return table, fmt.Errorf("%w: %d more pages needed, and the pages are another allocator's (Config.Adopted): they come through Adopt and Import",
+				ErrFull, n)
+		}
 		return table, fmt.Errorf("%w: %d more pages needed, %d of %d free", ErrFull, n, len(p.free), len(p.pages))
 	}
 	for range n {
-		id := p.free[len(p.free)-1]
-		p.cut(id)
+		last := len(p.free) - 1
+		id := p.free[last]
+		p.free = p.free[:last]
 		p.pages[id].refs = 1
 		p.pages[id].writing = true
 		table = append(table, id)
@@ -70,19 +62,12 @@ func (p *pool) take(table []int32, n int) ([]int32, error) {
 	return table, nil
 }
 
-// hold adds a reference to every page of a table. Whoever brings a page from
-// outside may have written into it.
+// hold adds a reference to every page of a table.
 func (p *pool) hold(table []int32) {
 	for _, id := range table {
-		if id == hole {
-			continue
+		if id != hole {
+			p.pages[id].refs++
 		}
-		pg := &p.pages[id]
-		if pg.at != hole {
-			p.cut(id)
-		}
-		pg.refs++
-		pg.dirty = true
 	}
 }
 
@@ -94,7 +79,7 @@ func (p *pool) drop(table []int32) {
 		}
 		p.pages[id].refs--
 		if p.pages[id].refs == 0 && !p.lent {
-			p.put(id)
+			p.free = append(p.free, id)
 		}
 	}
 }
@@ -107,6 +92,28 @@ func (p *pool) alone(table []int32) error {
 		}
 	}
 	return nil
+}
+
+// distinct tests that no two entries of a table are the same page.
+func (p *pool) distinct(table []int32) error {
+	var err error
+	n := 0
+	for ; n < len(table) && err == nil; n++ {
+		id := table[n]
+		if id == hole {
+			continue
+		}
+		if p.pages[id].seen {
+			err = fmt.Errorf("%w: entries %d and %d are both page %d", ErrPage, slices.Index(table, id), n, id)
+		}
+		p.pages[id].seen = true
+	}
+	for _, id := range table[:n] {
+		if id != hole {
+			p.pages[id].seen = false
+		}
+	}
+	return err
 }
 
 // idle tests that nobody is writing into the pages of a table.

@@ -50,7 +50,7 @@ func TestPoolView(t *testing.T) {
 }
 
 func TestGatherPositions(t *testing.T) {
-	c := newCache(t, small())
+	c := newCache(t, lent())
 	s, err := c.Adopt([]int32{3, -1, 5}, 10, 1)
 	require.NoError(t, err)
 	v := lease(t, s, 0, 1)

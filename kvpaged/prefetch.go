@@ -9,9 +9,19 @@ import (
 // Prefetch asks the processor for n rows from pos, which will be read soon.
 // Positions that are not mapped are passed over.
 func (v *View) Prefetch(pos, n int) {
-	for end := min(pos+n, v.end); pos < end; {
+	if v == nil || v.seq == nil || n <= 0 {
+		return
+	}
+	if pos < 0 {
+		pos, n = 0, n+pos
+	}
+	end := v.end
+	if n < end-pos { // pos+n could overflow
+		end = pos + n
+	}
+	for pos < end {
 		if !v.Mapped(pos) {
-			pos++
+			pos += v.seq.c.cfg.PageTokens - pos%v.seq.c.cfg.PageTokens
 			continue
 		}
 		page, slot, rows := v.run(pos)
@@ -32,10 +42,13 @@ func (v *View) PrefetchAt(positions []int32) {
 // Prefetch asks the processor for physical rows, which will be read soon. Rows out
 // of range are passed over.
 func (v *PoolView) Prefetch(rows []int32) {
+	if v == nil || v.cache == nil {
+		return
+	}
 	page := v.cache.cfg.PageTokens
 	for _, row := range rows {
 		if row >= 0 && int(row) < v.rows {
-			v.cache.prefetch(row/int32(page), v.layer, int(row)%page, 1)
+			v.cache.prefetch(int32(int(row)/page), v.layer, int(row)%page, 1)
 		}
 	}
 	runtime.KeepAlive(v.cache)

@@ -1,6 +1,7 @@
 package kvpaged_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,6 +28,10 @@ func TestPrefetch(t *testing.T) {
 			v.Prefetch(9, 1000)
 			v.Prefetch(-3, 5)
 			v.PrefetchAt([]int32{9, -1, 10, 0, 1 << 30})
+			v.Prefetch(math.MinInt, 1)
+			v.Prefetch(math.MinInt, math.MaxInt)
+			v.Prefetch(2, math.MaxInt)
+			v.Prefetch(math.MaxInt, math.MaxInt)
 			pool.Prefetch([]int32{19, -1, 20, 0})
 		}))
 		v.Release()
@@ -34,4 +39,23 @@ func TestPrefetch(t *testing.T) {
 		require.NoError(t, s.Free())
 		require.NoError(t, c.Close())
 	}
+}
+
+// TestLargePage: pages of more tokens than an int32 counts, whose memory nobody
+// touches.
+func TestLargePage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("maps 4 GiB")
+	}
+	c := newCache(t, kvpaged.Config{Layers: 1, PageTokens: 1 << 32, Width: 1, Format: kvpaged.FP8Unit, Pages: 1})
+	s := newSeq(t, c)
+	require.NoError(t, s.Reserve(3))
+	require.NoError(t, s.WriteRows(0, 0, []float32{1, 2, 3}))
+	pool, err := c.Lease(0)
+	require.NoError(t, err)
+	pool.Prefetch([]int32{2, math.MaxInt32})
+	got := make([]float32, 2)
+	pool.Gather(got, 1, []int32{2, math.MaxInt32})
+	require.Equal(t, []float32{3, 0}, got)
+	pool.Release()
 }

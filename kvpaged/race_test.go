@@ -18,8 +18,8 @@ import (
 
 // TestReadersAndWriters has, for each of some sequences, one goroutine that
 // appends and some that read, in one pool that is too small for all, while
-// others adopt, truncate, free and try to close. The arena is on the heap, where
-// the race detector sees it.
+// others fork, append to the forks, truncate, free and try to close. The arena is on
+// the heap, where the race detector sees it.
 func TestReadersAndWriters(t *testing.T) {
 	rounds := 400
 	if testing.Short() {
@@ -38,6 +38,9 @@ func TestReadersAndWriters(t *testing.T) {
 			for range rounds {
 				n := rng.IntN(7)
 				switch err := s.Reserve(n); {
+				case errors.Is(err, kvpaged.ErrBusy): // a reader is in the page to be copied
+					runtime.Gosched()
+					continue
 				case errors.Is(err, kvpaged.ErrFull):
 					if err := s.Truncate(rng.IntN(s.Len() + 1)); err != nil {
 						assert.ErrorIs(t, err, kvpaged.ErrBusy)
@@ -46,15 +49,7 @@ func TestReadersAndWriters(t *testing.T) {
 				case err != nil:
 					assert.NoError(t, err)
 				}
-				if err := writeAll(s, n, row); err != nil {
-					// a twin holds the page where the new tokens go
-					assert.ErrorIs(t, err, kvpaged.ErrShared)
-					if err := s.Truncate(s.Len()); err != nil {
-						assert.ErrorIs(t, err, kvpaged.ErrBusy)
-					}
-					runtime.Gosched()
-					continue
-				}
+				assert.NoError(t, writeAll(s, n, row))
 				assert.NoError(t, s.Commit(n))
 				committed.Add(int64(n))
 			}
@@ -68,8 +63,9 @@ func TestReadersAndWriters(t *testing.T) {
 			})
 		}
 		others.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(i), 5))
 			for !done.Load() {
-				adoptAndRead(t, s, row)
+				forkAndAppend(t, s, row, rng)
 				pause()
 			}
 		})
@@ -139,22 +135,74 @@ func readAll(t *testing.T, s *kvpaged.Seq, row func(layer, pos int) []float32) {
 	}
 }
 
-// adoptAndRead shares the pages that a sequence had a moment ago. They may be
-// gone by now, so what is in them is not compared.
-func adoptAndRead(t *testing.T, s *kvpaged.Seq, row func(layer, pos int) []float32) {
-	v, err := s.Lease(0, 0) // nothing is truncated meanwhile
-	if !assert.NoError(t, err) {
+// forkAndAppend forks what a sequence has at this moment, or less, and goes on from
+// there with rows that are none of the parent's.
+func forkAndAppend(t *testing.T, s *kvpaged.Seq, row func(layer, pos int) []float32, rng *rand.Rand) {
+	fork, err := s.Fork(rng.IntN(s.Len() + 1))
+	if err != nil { // truncated meanwhile
+		assert.True(t, errors.Is(err, kvpaged.ErrFull) || errors.Is(err, kvpaged.ErrRange), "%v", err)
 		return
 	}
-	n := v.Len()
-	twin, err := s.Cache().Adopt(s.Pages(), n, 0)
-	v.Release()
-	if err != nil {
-		assert.ErrorIs(t, err, kvpaged.ErrBusy)
-		return
+	readAll(t, fork, row)
+	n := fork.Len()
+	if more := rng.IntN(4); fork.Reserve(more) == nil {
+		assert.NoError(t, writeAll(fork, more, func(layer, pos int) []float32 { return row(layer+1, pos) }))
+		assert.NoError(t, fork.Commit(more))
+		assert.NoError(t, fork.Truncate(n))
 	}
-	readAll(t, twin, row)
-	assert.NoError(t, twin.Free())
+	again, err := fork.Fork(n - n%3) // its pages are shared by three
+	assert.NoError(t, err)
+	assert.NoError(t, fork.Free())
+	readAll(t, again, row)
+	assert.NoError(t, again.Free())
+}
+
+// TestForkRacesWithFree: a fork has all tokens that it was asked for, or there is
+// none, whatever happens to the parent and its pages meanwhile.
+func TestForkRacesWithFree(t *testing.T) {
+	cfg := kvpaged.Config{Layers: 2, PageTokens: 4, Width: 4, Format: kvpaged.F32, Pages: 8}
+	cfg.Arena = heapArena(t, cfg)
+	rounds := 300
+	if testing.Short() {
+		rounds = 50
+	}
+	for round := range rounds {
+		c := newCache(t, cfg)
+		s := newSeq(t, c)
+		appendRows(t, s, 14, rowOf(c, 1))
+		assert.NoError(t, s.Reserve(2))
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() {
+				fork, err := s.Fork(14 - (round+3*i)%9)
+				if err != nil {
+					known := errors.Is(err, kvpaged.ErrClosed) || errors.Is(err, kvpaged.ErrRange) || errors.Is(err, kvpaged.ErrFull)
+					assert.True(t, known, "%v", err)
+					return
+				}
+				readAll(t, fork, rowOf(c, 1))
+				assert.NoError(t, fork.Free())
+			})
+		}
+		wg.Go(func() {
+			assert.NoError(t, s.Commit(0))
+			assert.NoError(t, s.Truncate(9))
+			assert.NoError(t, s.Free())
+		})
+		wg.Go(func() { // who takes the pages that become free
+			other, err := c.NewSeq()
+			assert.NoError(t, err)
+			for range 3 {
+				if other.Reserve(4) == nil {
+					assert.NoError(t, other.WriteRows(1, other.Len(), make([]float32, 12)))
+					assert.NoError(t, other.Commit(4))
+				}
+			}
+			assert.NoError(t, other.Free())
+		})
+		wg.Wait()
+		require.Equal(t, 8, c.FreePages())
+	}
 }
 
 // TestCloseRacesWithLeases: a lease that was given is good until it is released.

@@ -78,7 +78,7 @@ func checkExportedPage(t *testing.T, m memory, s *kvpaged.Seq, layer int, record
 }
 
 func TestExportErrors(t *testing.T) {
-	c := newCache(t, small()) // pages of 4
+	c := newCache(t, lent()) // pages of 4
 	s, err := c.Adopt([]int32{3, -1, 5}, 10, 1)
 	require.NoError(t, err)
 	for _, x := range []struct {

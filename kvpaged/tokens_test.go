@@ -271,7 +271,7 @@ var hostileScales = []float32{
 // float32 scales of all kinds.
 func TestScalesAreHonoured(t *testing.T) {
 	for _, f := range allFormats[5:] {
-		cfg := in(f, kvpaged.Config{Layers: 1, PageTokens: 256, Width: 257, Pages: 1})
+		cfg := in(f, kvpaged.Config{Layers: 1, PageTokens: 256, Width: 257, Pages: 1, Adopted: true})
 		m := newMemory(t, cfg, false)
 		for slot := range 256 {
 			row, scales := m.at(0, 0, slot)

@@ -12,7 +12,7 @@ import (
 //
 // The methods are for kernels: several goroutines may use one View, as long as
 // none reads a row that another writes, and arguments that are out of range
-// panic.
+// panic. In an empty View, one that is zero or released, every position is.
 type View struct {
 	seq    *Seq
 	table  []int32
@@ -29,22 +29,20 @@ type View struct {
 // While it is out, Free and Truncate of the sequence and Close of the cache
 // return ErrBusy, and so does Commit while the lease is the writer's.
 func (s *Seq) Lease(layer, newTokens int) (View, error) {
-	s.mu.Lock()
+	if err := s.lock(); err != nil {
+		return View{}, err
+	}
 	defer s.mu.Unlock()
 	return s.lease(layer, newTokens)
 }
 
 // lease is Lease with the sequence locked.
 func (s *Seq) lease(layer, newTokens int) (View, error) {
-	if s.freed {
-		return View{}, fmt.Errorf("%w: the sequence is freed", ErrClosed)
-	}
 	c := s.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return View{}, errCacheClosed()
+	if err := c.lock(); err != nil {
+		return View{}, err
 	}
+	defer c.mu.Unlock()
 	if err := c.checkLayer(layer); err != nil {
 		return View{}, err
 	}
@@ -71,10 +69,10 @@ func (s *Seq) lease(layer, newTokens int) (View, error) {
 // Release ends the lease. The View is empty then; releasing it again does
 // nothing.
 func (v *View) Release() {
-	s := v.seq
-	if s == nil {
+	if v == nil || v.seq == nil {
 		return
 	}
+	s := v.seq
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.c.mu.Lock()
@@ -90,12 +88,17 @@ func (v *View) Release() {
 }
 
 // Len returns the number of committed tokens when the lease was taken.
-func (v *View) Len() int { return v.length }
+func (v *View) Len() int {
+	if v == nil {
+		return 0
+	}
+	return v.length
+}
 
 // Mapped reports whether a position is within the lease and in a page that is
 // mapped.
 func (v *View) Mapped(pos int) bool {
-	return pos >= 0 && pos < v.end && v.table[pos/v.seq.c.cfg.PageTokens] != hole
+	return v != nil && pos >= 0 && pos < v.end && v.table[pos/v.seq.c.cfg.PageTokens] != hole
 }
 
 // firstHole returns the first of n positions that is not mapped, -1 if all are.
@@ -112,15 +115,27 @@ func (v *View) firstHole(pos, n int) int {
 	return -1
 }
 
+// nothing reports that n rows are none, and panics if they are some and the View is
+// empty.
+func (v *View) nothing(n int) bool {
+	if n > 0 && (v == nil || v.seq == nil) {
+		panicEmpty()
+	}
+	return n <= 0
+}
+
+func panicEmpty() { panic("kvpaged: rows of a lease that is zero or released") }
+
 // place returns the page and slot of a position.
 func (v *View) place(pos int) (page int32, slot int) {
-	if uint(pos) < uint(v.end) {
+	if v != nil && uint(pos) < uint(v.end) {
 		tokens := uint(v.seq.c.cfg.PageTokens)
 		page, slot = v.table[uint(pos)/tokens], int(uint(pos)%tokens)
 		if page != hole {
 			return page, slot
 		}
 	}
+	v.nothing(1)
 	panic(fmt.Sprintf("kvpaged: position %d is not mapped or not among the %d of the lease", pos, v.end))
 }
 
@@ -155,6 +170,9 @@ func (v *View) Row(pos int) []byte {
 // Widen reads n rows from pos as float32: row i goes to dst[i*ld:] and is Width
 // values long, ld >= Width. Every position must be mapped.
 func (v *View) Widen(dst []float32, ld, pos, n int) {
+	if v.nothing(n) {
+		return
+	}
 	c := v.seq.c
 	t := tile{ld: ld, width: c.cfg.Width}
 	for ; n > 0; n -= t.n {
@@ -170,6 +188,9 @@ func (v *View) Widen(dst []float32, ld, pos, n int) {
 // Gather reads the rows of positions as float32: that of positions[i] goes to
 // dst[i*ld:] and is Width values long, ld >= Width. Every position must be mapped.
 func (v *View) Gather(dst []float32, ld int, positions []int32) {
+	if v.nothing(len(positions)) {
+		return
+	}
 	c := v.seq.c
 	t := tile{ld: ld, width: c.cfg.Width}
 	for len(positions) > 0 {
@@ -204,6 +225,7 @@ func (v *View) locateAt(t *tile, positions []int32) {
 // Write stores one row, float32 [Width], at the position of a new token, rounded
 // as the format says.
 func (v *View) Write(pos int, row []float32) {
+	v.nothing(1)
 	c := v.seq.c
 	if pos < v.length || len(row) != c.cfg.Width {
 		panic(fmt.Sprintf("kvpaged: write of %d values at %d, want %d at a position from %d", len(row), pos, c.cfg.Width, v.length))

@@ -126,3 +126,6 @@ func (p *Plan) Poison() {
 
 // Poison is Plan.Poison of the core's plan.
 func (c *Core) Poison() { c.plan.Poison() }
+
+// CheckReach tests whether physical indices name every one of so many rows.
+func CheckReach(rows int) error { return (&list{name: "Indices"}).checkReach(rows) }

@@ -325,6 +325,14 @@ func (p *Plan) checkSparse() error {
 	if err := first.check(sp.LengthsPer, t, b); err != nil {
 		return err
 	}
+	if rows := first.source.rows; !first.logical {
+		if p.call.Cache != nil {
+			rows = physicalRows(p.call.Cache)
+		}
+		if err := first.checkReach(rows); err != nil {
+			return err
+		}
+	}
 	second := &p.call.lists[1]
 	if x := sp.Extra; x != nil {
 		if x.Cache == nil {
@@ -335,6 +343,9 @@ func (p *Plan) checkSparse() error {
 		}
 		second.name, second.indices, second.stride, second.lengths = "Extra.Indices", x.Indices, x.Stride, x.Lengths
 		if err := second.check(x.LengthsPer, t, b); err != nil {
+			return err
+		}
+		if err := second.checkReach(physicalRows(x.Cache)); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package mla
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/lamina-ml/lamina/kvpaged"
 )
@@ -29,7 +30,8 @@ type Sparse struct {
 	// (Logical) is a position of the sequence, its new tokens included, valid if
 	// its page is mapped. -1 means none; any other value that is not valid is
 	// taken as none as well, and counted in Ignored. A valid position after the
-	// token's own is none too, by causality, and not counted.
+	// token's own is none too, by causality, and not counted. An int32 names 2^31
+	// rows: physical indices into a cache of more are an error (ErrShape).
 	Indices []int32
 	Stride  int
 	// Lengths says how many entries of a list count; nil means Stride. What lies
@@ -121,6 +123,21 @@ func (l *list) check(per TopKPer, t, b int) error {
 		l.perToken = true
 	}
 	return nil
+}
+
+// checkReach tests that the indices of a list can name every one of so many rows.
+func (l *list) checkReach(rows int) error {
+	const reach = math.MaxInt32 + 1
+	if rows > reach {
+		return fmt.Errorf("%w: %s are physical rows as int32, which reach 2^31 = %d of them, but there are %d", ErrShape, l.name, reach, rows)
+	}
+	return nil
+}
+
+// physicalRows is how many rows a layer of a cache has for indices to name.
+func physicalRows(cache *kvpaged.Cache) int {
+	c := cache.Config()
+	return c.Pages * c.PageTokens
 }
 
 // checkFolded tests that the new tokens of every sequence have equal lists, up

@@ -480,3 +480,53 @@ func TestSparseErrors(t *testing.T) {
 	require.NoError(t, core.SparsePrefill(ctx, f(0), f(0), f(5*4), &mla.SparsePrefillArgs{}))
 	require.NoError(t, core.Close())
 }
+
+// TestIndicesReach: an int32 names 2^31 rows. A cache of more serves dense calls, to
+// lists of physical rows it is an error. Its memory is never touched, but for a page.
+func TestIndicesReach(t *testing.T) {
+	for _, rows := range []int{0, 1, 1 << 31} {
+		require.NoError(t, mla.CheckReach(rows), rows)
+	}
+	for _, rows := range []int{1<<31 + 1, 1 << 32, math.MaxInt} {
+		require.ErrorIs(t, mla.CheckReach(rows), mla.ErrShape, rows)
+	}
+	if testing.Short() {
+		t.Skip("maps 4 GiB")
+	}
+	const page = 1 << 20
+	open := func(pages int) *kvpaged.Cache {
+		c, err := kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: page, Width: 2, Format: kvpaged.FP8Unit, Pages: pages})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		return c
+	}
+	large, little := open(1<<31/page+1), open(1)
+	s, err := large.NewSeq()
+	require.NoError(t, err)
+	require.NoError(t, s.Reserve(3))
+	require.NoError(t, s.WriteRows(0, 0, []float32{1, 2, 3, 4, 5, 6}))
+	require.NoError(t, s.Commit(3))
+	core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: 2, V: 1, Scale: 1}, mla.Limits{Tokens: 1, Seqs: 1, Context: 3}, nil)
+	require.NoError(t, err)
+	ctx, out, q := context.Background(), mla.RowsF32(make([]float32, 1)), mla.RowsF32([]float32{1, 1})
+
+	batch := mla.Batch{Cache: large, Seqs: []*kvpaged.Seq{s}, Offsets: []uint32{0, 1}}
+	require.NoError(t, core.Decode(ctx, out, q, batch))
+	batch.Sparse = &mla.Sparse{Indices: []int32{2, 0}, Stride: 2, Logical: true}
+	require.NoError(t, core.Decode(ctx, out, q, batch), "positions are not physical rows")
+	batch.Sparse = &mla.Sparse{Indices: []int32{2, 0}, Stride: 2}
+	err = core.Decode(ctx, out, q, batch)
+	require.ErrorIs(t, err, mla.ErrShape)
+	require.ErrorContains(t, err, "Sparse.Indices are physical rows as int32, which reach 2^31 = 2147483648 of them, but there are 2148532224")
+
+	indices := []int32{2, 0}
+	err = core.SparseDecode(ctx, out, q, &mla.SparseDecodeArgs{Seqs: 1, Tokens: 1, Cache: large, Indices: indices, Stride: 2})
+	require.ErrorIs(t, err, mla.ErrShape)
+	a := &mla.SparseDecodeArgs{Seqs: 1, Tokens: 1, Cache: little, Indices: indices, Stride: 2}
+	require.NoError(t, core.SparseDecode(ctx, out, q, a))
+	a.Extra = &mla.Extra{Cache: large, Indices: indices, Stride: 2}
+	err = core.SparseDecode(ctx, out, q, a)
+	require.ErrorIs(t, err, mla.ErrShape)
+	require.ErrorContains(t, err, "Extra.Indices")
+	require.NoError(t, core.Close())
+}

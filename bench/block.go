@@ -171,13 +171,11 @@ func (f *blockForward) check(t int, sum *Checked) error {
 		return err
 	}
 	call.Rows[0] = oracle.Widen(rows)
-	var heads []float64
-	var top float64
-	for h := range m.Heads {
-		row := call.Row(0, h)
-		heads, top = append(heads, row.Out...), max(top, row.MaxAbs)
+	heads := make([]oracle.Row, m.Heads)
+	for h := range heads {
+		heads[h] = call.Row(0, h)
 	}
-	return f.checkOutput(t, heads, top, sum)
+	return f.checkOutput(t, oracle.Join(heads...), sum)
 }
 
 // query is the query of one hidden state.
@@ -233,30 +231,29 @@ func (f *blockForward) checkRow(c *oracle.Call, kv []float64, t, seq, pos int) e
 }
 
 // checkOutput compares every 31st output of token t, and the last, with o_proj of its
-// heads' outputs. top is the largest score of all heads.
-func (f *blockForward) checkOutput(t int, heads []float64, top float64, sum *Checked) error {
+// heads' outputs.
+func (f *blockForward) checkOutput(t int, heads oracle.Row, sum *Checked) error {
 	e := f.spec.Model.Hidden
 	columns := []int{e - 1}
 	for j := t % checkedColumn; j < e-1; j += checkedColumn {
 		columns = append(columns, j)
 	}
-	want := make([]float64, len(columns))
-	var size float64
+	outputs := make([]oracle.Row, len(columns))
 	for n, j := range columns {
-		want[n] = oracle.Product(heads, f.w.o.row(j), 1, 1, len(heads))[0]
+		outputs[n] = heads.Product(f.w.o.row(j), 1)
 		if len(f.w.outBias) > 0 {
-			want[n] += float64(f.w.outBias[j])
+			outputs[n] = outputs[n].Plus([]float64{float64(f.w.outBias[j])})
 		}
-		size = math.Max(size, math.Abs(want[n]))
 	}
-	bound := f.spec.bound(size, 2*(2e-6+1.2e-7*top)*size) // a layer's: docs/arithmetic.md
+	want := oracle.Join(outputs...)
+	bound := f.spec.bound(want.Size(), want.LayerBound())
 	sum.Rows++
 	for n, j := range columns {
 		got := float64(f.out[t*e+j])
-		diff := math.Abs(got - want[n])
-		sum.MaxErr = math.Max(sum.MaxErr, diff/size)
+		diff := math.Abs(got - want.Out[n])
+		sum.MaxErr = math.Max(sum.MaxErr, diff/want.Largest())
 		if !(diff <= bound) { // NaN is wrong, too
-			return fmt.Errorf("%w: %v: out[%d, %d] is %v, want %v within %.2g", ErrWrong, f.spec, t, j, got, want[n], bound)
+			return fmt.Errorf("%w: %v: out[%d, %d] is %v, want %v within %.2g", ErrWrong, f.spec, t, j, got, want.Out[n], bound)
 		}
 	}
 	return nil

@@ -112,7 +112,7 @@ func (c *core) Check() (Checked, error) {
 		cached := func(j int) []float64 { return fetch(seq, j) }
 		want := oracle.Attend(q, cached, c.visible(t), float64(c.scale), oracle.NoSink, c.value)
 		got := c.out[row*c.value:][:c.value]
-		if err := sum.row(c.spec, t, h, got, want, c.spec.bound(want.Largest(), want.CoreBound())); err != nil {
+		if err := sum.row(c.spec, t, h, got, want, c.spec.bound(want.Size(), want.CoreBound())); err != nil {
 			return sum, err
 		}
 	}

@@ -75,7 +75,7 @@ func (f *forward) Check() (Checked, error) {
 	for _, row := range sample(f.spec.tokens() * m.Heads) {
 		t, h := row/m.Heads, row%m.Heads
 		want := call.Row(t, h)
-		if err := sum.row(f.spec, t, h, f.out[row*m.V:][:m.V], want, f.spec.bound(want.Largest(), want.LayerBound())); err != nil {
+		if err := sum.row(f.spec, t, h, f.out[row*m.V:][:m.V], want, f.spec.bound(want.Size(), want.LayerBound())); err != nil {
 			return sum, err
 		}
 		if err := f.checkStored(call, t); err != nil {

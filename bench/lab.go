@@ -97,20 +97,20 @@ func (c *Checked) row(s Spec, t, h int, got []float32, want oracle.Row, bound fl
 }
 
 // pairBound is the error that attention may have in the second arithmetic on bf16 data,
-// of a row's largest output: a unit of bf16, half of which an output in bf16 may be off
-// by. Rows of many values and keys stay below half of that.
+// of the largest size of a row's outputs (oracle.Row.CoreBound): a unit of bf16, half of which
+// an output in bf16 may be off by. Rows of many values and keys stay below half of that.
 const pairBound = 0x1p-8
 
-// bound is f32, or what replaces it in the second arithmetic, where largest is that of the
+// bound is f32, or what replaces it in the second arithmetic, where size is that of the
 // row. It is twice as much for cached values that are no bf16 values, and again for a whole
 // layer, which rounds the absorbed query or every key, and the latent output or every
 // value, as well, and again for a block, which rounds the low-rank query and the outputs of
 // the heads besides.
-func (s Spec) bound(largest, f32 float64) float64 {
+func (s Spec) bound(size, f32 float64) float64 {
 	if s.Arithmetic == mla.F32 {
 		return f32
 	}
-	bound := pairBound * largest
+	bound := pairBound * size
 	if s.pages() && s.KV != kvpaged.BF16 && s.KV != kvpaged.FP8Unit {
 		bound *= 2
 	}

@@ -84,7 +84,7 @@ func (p *prefill) Check() (Checked, error) {
 		q := oracle.Widen(part(p.q, row*p.width, p.width))
 		want := oracle.AttendApart(q, rows(p.k, p.ldK, p.width), rows(p.v, p.ldV, m.V),
 			oracle.Mask{}.Visible(pos, p.spec.Ctx), float64(p.scale), oracle.NoSink, m.V)
-		if err := sum.row(p.spec, t, h, out[row*m.V:][:m.V], want, p.spec.bound(want.Largest(), want.CoreBound())); err != nil {
+		if err := sum.row(p.spec, t, h, out[row*m.V:][:m.V], want, p.spec.bound(want.Size(), want.CoreBound())); err != nil {
 			return sum, err
 		}
 	}

@@ -128,8 +128,8 @@ const (
 	// checkedColumn is the stride of the outputs that are compared in a row: it
 	// has no factor in common with any panel or block.
 	checkedColumn = 31
-	// productBound is the error a product may have, of its row's largest value:
-	// what attention's bound gives a sum of a few hundred terms. In the second
+	// productBound is the error a product may have, of the largest size of its row
+	// (oracle.Sum): what attention's bound gives a sum of a few hundred terms. In the second
 	// arithmetic it is the same, since x and the codes are exact in bf16.
 	productBound = 2e-6
 )
@@ -159,18 +159,20 @@ func (o *operands) checkRow(i, first int, sum *Checked) error {
 	}
 	x := oracle.Widen(o.x[i*s.K:][:s.K])
 	want := make([]float64, len(columns))
-	var largest float64
+	var largest, size float64
 	for n, j := range columns {
-		want[n] = oracle.Product(x, o.w.row(weights+j), 1, 1, s.K)[0]
-		largest = math.Max(largest, math.Abs(want[n]))
+		var of float64
+		want[n], of = oracle.Sum(x, o.w.row(weights+j))
+		largest, size = math.Max(largest, math.Abs(want[n])), math.Max(size, of)
 	}
+	bound := productBound * size
 	sum.Rows++
 	for n, j := range columns {
 		got := o.y[i*s.N+j]
 		diff := math.Abs(float64(got) - want[n])
 		sum.MaxErr = math.Max(sum.MaxErr, diff/largest)
-		if !(diff <= productBound*largest) { // NaN is wrong, too
-			return fmt.Errorf("%w: %v: y[%d, %d] is %v, want %v within %.2g", ErrWrong, s, i, j, got, want[n], productBound*largest)
+		if !(diff <= bound) { // NaN is wrong, too
+			return fmt.Errorf("%w: %v: y[%d, %d] is %v, want %v within %.2g", ErrWrong, s, i, j, got, want[n], bound)
 		}
 	}
 	return nil

@@ -96,7 +96,7 @@ func testRun(t *testing.T, o Options) collect {
 // its latents, have that width. Elsewhere its rows are left out, and listed first.
 func TestFixedWidth(t *testing.T) {
 	o := tiny()
-	o.Model = Model{Name: "wide", Heads: 2, Nope: 8, Rope: 64, V: 32, Latent: 512} // V of a size that has a typical largest value
+	o.Model = Model{Name: "wide", Heads: 2, Nope: 8, Rope: 64, V: 32, Latent: 512}
 	o.Ctx, o.Batch, o.Threads, o.Ops = []int{70}, []int{1}, []int{1}, []Op{Decode, SparseDecode, Prefill, Layer}
 	o.KV = []kvpaged.Format{kvpaged.DSMLA656, kvpaged.V4_584}
 	if !testing.Short() {
@@ -228,6 +228,32 @@ func TestWrongAnswers(t *testing.T) {
 		for _, r := range c.rows {
 			assert.True(t, r.Wrong, r)
 			assert.Contains(t, err.Error(), string(r.Op)+" tiny")
+		}
+	}
+}
+
+// A right answer is right in rows of one value, too, where there is nothing but what may cancel.
+func TestCancelling(t *testing.T) {
+	one := tiny().Model
+	one.Nope, one.Rope, one.V, one.Latent, one.Hidden = 3, 2, 1, 1, 1
+	for _, s := range []Spec{
+		{Op: Gemm, Model: one, M: 50, N: 1, K: 300},
+		{Op: Decode, Model: one, Ctx: 300, Batch: 2, Tokens: 1, KV: kvpaged.F32},
+		{Op: SparseDecode, Model: one, Ctx: 300, TopK: 3, Batch: 2, Tokens: 1, KV: kvpaged.F32},
+		{Op: Prefill, Model: one, Ctx: 90, Batch: 1, Tokens: 90, KV: kvpaged.F32},
+		{Op: Layer, Model: one, Ctx: 300, Batch: 2, Tokens: 1, KV: kvpaged.F32},
+		{Op: Block, Model: one, Ctx: 300, Batch: 2, Tokens: 1, KV: kvpaged.F32},
+	} {
+		s.Threads = 1
+		for seed := range uint64(25) {
+			lab := NewLab(seed)
+			w, err := lab.Open(s)
+			require.NoError(t, err)
+			require.NoError(t, w.Run(t.Context()))
+			_, err = w.Check()
+			assert.NoError(t, err, "seed %d", seed)
+			require.NoError(t, w.Close())
+			require.NoError(t, lab.Close())
 		}
 	}
 }

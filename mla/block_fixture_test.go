@@ -165,45 +165,35 @@ func (m *madeBlock) check(t testing.TB, a answer, stored bool) {
 		}
 	}
 	for tok := range m.tokens {
-		var heads []float64
-		var top, size float64
+		var heads []oracle.Row
 		for h := range m.cfg.Heads {
 			row := call.Row(tok, h)
-			heads = append(heads, row.Out...)
-			top = max(top, row.MaxAbs)
+			heads = append(heads, row)
 			m.sameLogit(t, row.LSE, a.lse[tok*m.cfg.Heads+h], 4*row.MaxAbs, "lse")
 		}
-		want := around.Output(heads)
-		for _, x := range want {
-			size = max(size, math.Abs(x))
-		}
-		bound := m.bound(top) * size
-		for i, x := range want {
+		want := oracle.Join(heads...).Product(around.O, m.hidden).Plus(around.OBias)
+		bound := m.bound(want)
+		for i, x := range want.Out {
 			got := float64(a.out[tok*m.hidden+i])
-			m.worst = max(m.worst, math.Abs(got-x)/size)
+			m.worst = max(m.worst, math.Abs(got-x)/want.Largest())
 			require.LessOrEqual(t, math.Abs(got-x), bound+math.Abs(x)*step+step*0x1p-24, "token %d: out[%d] is %v, want %v", tok, i, got, x)
 		}
 	}
 }
 
-// The error that a block may have, of the row's largest output: that of a layer, and in
-// the second arithmetic twice that, since the low-rank query and the outputs of the heads
-// are rounded to bf16 as well.
-const (
-	blockError      = 4e-6
-	blockLogitError = 2.4e-7
-	pairBlock       = 2 * pairLayer
-)
+// pairBlock is the error that a block may have in the second arithmetic: twice that of a layer, since the low-rank query
+// and the outputs of the heads are rounded to bf16 as well.
+const pairBlock = 2 * pairLayer
 
-// bound is for outputs whose largest score is top.
-func (m *madeBlock) bound(top float64) float64 {
+// bound is the error that a row of a block's outputs may have: in float32 that of a layer.
+func (m *madeBlock) bound(want oracle.Row) float64 {
 	switch {
 	case m.cfg.Arithmetic == mla.F32:
-		return blockError + blockLogitError*top
+		return want.LayerBound()
 	case m.blk.pairBound > 0:
-		return m.blk.pairBound
+		return m.blk.pairBound * want.Size()
 	}
-	return pairBlock
+	return pairBlock * want.Size()
 }
 
 // rowBound is what a new row may be off by before it is stored: in the second arithmetic

@@ -50,9 +50,6 @@ type world struct {
 	sink   bool
 	// unread, if set, keeps the rows that no query sees as NaN in the cache.
 	unread bool
-	// narrow rows have so few values that all may cancel at once: errors are
-	// then measured against the largest output of the call.
-	narrow bool
 }
 
 // small is a layer of odd sizes; v differs from n, and no size is a multiple of
@@ -398,16 +395,9 @@ func (m *made) checkWith(t testing.TB, call *oracle.Call, a answer) {
 	step := map[string]float64{"f32": 0, "bf16": 1.0 / 256, "f16": 1.0 / 2048}[m.kv]
 	v := m.cfg.V
 	all := call.All()
-	largest := 0.0
-	for _, want := range all {
-		largest = max(largest, want.Largest())
-	}
 	for row, want := range all {
 		at := fmt.Sprintf("token %d head %d", row/m.cfg.Heads, row%m.cfg.Heads)
 		bound := m.layerBound(want) + 1e-38
-		if m.narrow && want.Largest() > 0 {
-			bound *= largest / want.Largest()
-		}
 		for i, x := range want.Out {
 			got := float64(a.out[row*v+i])
 			if math.IsNaN(x) {
@@ -421,7 +411,7 @@ func (m *made) checkWith(t testing.TB, call *oracle.Call, a answer) {
 	}
 }
 
-// arithmetics are both. In the second one the layers of these tests may err by pairLayer of a row's largest output: their
+// arithmetics are both. In the second one the layers of these tests may err by pairLayer of a row's largest size: their
 // rows are short, and their roundings have few others to cancel with.
 var arithmetics = []mla.Arithmetic{mla.F32, mla.BF16}
 
@@ -429,7 +419,7 @@ const pairLayer = 0x1p-6
 
 func (m *made) layerBound(want oracle.Row) float64 {
 	if m.cfg.Arithmetic == mla.BF16 {
-		return pairLayer * want.Largest()
+		return pairLayer * want.Size()
 	}
 	return want.LayerBound()
 }

@@ -32,7 +32,7 @@ func TestOracleGrid(t *testing.T) {
 		"V below N": func(w *world) { w.cfg.V = 8 },
 		"no rope":   func(w *world) { w.cfg.Rope = 0 },
 		"one of everything": func(w *world) {
-			w.cfg.Heads, w.cfg.Nope, w.cfg.V, w.cfg.Latent, w.cfg.Rope, w.narrow = 1, 1, 1, 1, 2, true
+			w.cfg.Heads, w.cfg.Nope, w.cfg.V, w.cfg.Latent, w.cfg.Rope = 1, 1, 1, 1, 2
 		},
 		"half rope":             func(w *world) { w.cfg.RopeStyle = mla.Half },
 		"R above 256":           func(w *world) { w.cfg.Latent = 300 },

@@ -157,16 +157,22 @@ func (c *Call) absorbed(t, h int) Row {
 	seq, pos, visible := c.place(t)
 	nope, rope := c.query(t, h)
 	w := c.Head(h)
-	q := make([]float64, c.Latent, c.Latent+c.Rope)
+	q := sized{make([]float64, c.Latent, c.Latent+c.Rope), make([]float64, c.Latent, c.Latent+c.Rope)}
 	for n, x := range nope {
-		for r := range q {
-			q[r] += x * w.UK[n*c.Latent+r]
+		for r := range q.x {
+			term := x * w.UK[n*c.Latent+r]
+			q.x[r] += term
+			q.size[r] += term * term
 		}
 	}
-	q = append(q, c.RoPE(rope, pos)...)
-	row := Attend(q, c.cachedRow(seq), visible, c.Scale, c.sink(h), c.Latent)
-	row.Out = Product(row.Out, w.UV, 1, c.V, c.Latent)
-	return row
+	for r, x := range q.x {
+		q.size[r] = math.Max(math.Abs(x), math.Sqrt(q.size[r]))
+	}
+	turned := c.RoPE(rope, pos)
+	q.x, q.size = append(q.x, turned...), append(q.size, turned...)
+	cached := c.cachedRow(seq)
+	value := func(j int) []float64 { return cached(j)[:c.Latent] }
+	return attend(q, cached, value, visible, c.Scale, c.sink(h), c.Latent).Product(w.UV, c.V)
 }
 
 // expanded takes every visible row into the space of the query instead: the

@@ -54,8 +54,10 @@ func TestAttendByHand(t *testing.T) {
 	assert.InDelta(t, ln3, r.MaxLogit, tight)
 	assert.InDelta(t, ln3, r.MaxAbs, tight)
 	assert.InDelta(t, 5, r.Largest(), tight)
-	assert.InDelta(t, (2e-6+1.2e-7*ln3)*5, r.CoreBound(), tight)
-	assert.InDelta(t, 2*r.CoreBound(), r.LayerBound(), tight)
+	assert.InDelta(t, 5, r.Size(), tight)
+	// Scores of size 0 and ln 3, values 3 below 5 and 1 above, and 1/4 and 3/4 of each.
+	assert.InDelta(t, 2e-6*5+1.5e-6*0.75*ln3, r.CoreBound(), 1e-18)
+	assert.InDelta(t, 2*r.CoreBound(), r.LayerBound(), 1e-18)
 
 	// A sink of ln 4 doubles the denominator and changes nothing else.
 	s := Attend(q, Table(rows, len(q)), []int{0, 1}, 0.5, math.Log(4), 2)
@@ -66,6 +68,45 @@ func TestAttendByHand(t *testing.T) {
 
 	// Key 1 twice: weights 1/7, 3/7, 3/7.
 	assert.InDelta(t, (8+3*4+3*4)/7.0, Attend(q, Table(rows, len(q)), []int{0, 1, 1}, 0.5, NoSink, 2).Out[1], tight)
+}
+
+// What is allowed where the terms of outputs cancel, by hand: p is 1/2 for both keys.
+func TestBoundsByHand(t *testing.T) {
+	const core = 2e-6 + 1.2e-7*6
+	q := []float64{2, 2}
+	rows := []float64{4, -1, -4, 7} // scores 6 and 6, of terms 8 and -2, -8 and 14
+	r := Attend(q, Table(rows, 2), []int{0, 1}, 1, NoSink, 1)
+	assert.InDelta(t, 6, r.MaxAbs, tight)
+	assert.InDelta(t, 0, r.Out[0], tight)
+	size := math.Sqrt(4 + 4)                  // terms 2 and -2
+	moves := math.Sqrt(4*(64+4) + 4*(64+196)) // the same, times the sizes of their scores
+	assert.InDelta(t, size, r.Size(), tight)
+	assert.InDelta(t, 2e-6*size+1.5e-6*moves, r.CoreBound(), 1e-18)
+
+	// A value that does not cancel, and is so large that the first line is the greater one.
+	rows = []float64{4, 100, -4, 108}
+	r = Attend([]float64{0.5, 0}, Table(rows, 2), []int{1}, 3, NoSink, 2)
+	assert.InDelta(t, core*108, r.CoreBound(), 1e-15)
+
+	// Products: 3*4 - 3*4, where the first factors are of the sizes 3 and 5.
+	r = Row{Out: []float64{3, 3}, sizes: []float64{3, 5}, moves: []float64{1, 2}, MaxAbs: 6}
+	y := r.Product([]float64{4, -4}, 1)
+	assert.Equal(t, []float64{0}, y.Out)
+	assert.InDelta(t, math.Sqrt(12*12+20*20), y.Size(), tight)
+	assert.InDelta(t, 2e-6*y.Size()+1.5e-6*math.Sqrt(4*4+8*8), y.CoreBound(), 1e-18)
+	y = y.Plus([]float64{100})
+	assert.Equal(t, []float64{100}, y.Out)
+	assert.InDelta(t, core*100, y.CoreBound(), 1e-15)
+	assert.Equal(t, y, y.Plus(nil))
+
+	all := Join(r, Row{Out: []float64{7}, sizes: []float64{8}, moves: []float64{9}, MaxAbs: 5})
+	assert.Equal(t, Row{Out: []float64{3, 3, 7}, sizes: []float64{3, 5, 8}, moves: []float64{1, 2, 9}, MaxAbs: 6}, all)
+
+	sum, of := Sum([]float64{3, 4}, []float64{4, -3})
+	assert.InDelta(t, 0, sum, tight)
+	assert.InDelta(t, math.Sqrt(144+144), of, tight)
+	sum, of = Sum([]float64{3, 4}, []float64{4, 3})
+	assert.Equal(t, []float64{24, 24}, []float64{sum, of})
 }
 
 func TestEmptyRows(t *testing.T) {

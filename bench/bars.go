@@ -196,9 +196,13 @@ func (r *Report) reached(s Spec, row Row, b bar) (what, met string) {
 		}
 		return fmt.Sprintf("%.1f%% of %s", 100*row.MS/sum, b.name), yes(row.MS <= b.want*sum)
 	}
-	share := r.share(row)
+	m := r.Machine
+	share := m.share(row)
 	if share == 0 {
 		return "", ""
+	}
+	if beyond(row.Arithmetic, row.Limit, share, m.limit(limitFMA, row.Threads), m.limit(limitPair, row.Threads)) {
+		return fmt.Sprintf("%.1f%%? of %s", 100*share, row.Limit), "" // the limit is wrong
 	}
 	what = fmt.Sprintf("%.1f%% of %s", 100*share, row.Limit)
 	if b.limit != row.Limit { // a cache so large that it holds what memory should
@@ -293,6 +297,9 @@ func (r *Report) Bars(w io.Writer) (reached, all int) {
 	}
 	if m.class() != paired {
 		fmt.Fprintf(w, "\nThe second arithmetic has no bars here: `%s` does not multiply pairs of bf16, `avx512bf16` does.\n", m.SIMD)
+	}
+	if r.busy {
+		fmt.Fprint(w, "\nThe machine was busy in a run: its limits differed from its beginning to its end, or its rows passed them.\n")
 	}
 	fmt.Fprintf(w, "\n%d of %d bars reached. The largest error of a checked row is %.1e of its largest value.\n", reached, all, r.worst())
 	return reached, all

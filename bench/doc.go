@@ -14,6 +14,11 @@
 //
 // The works are those of Table, or combinations of what the lists of Options hold.
 //
+// Limits are measured before the rows and after them, and the best of each counts, for a busy
+// machine is never faster than a quiet one. What differs by more than a tenth, and rows above 105% of
+// their limit, which are marked, make warnings in the last line of a run (Limits), with the load
+// average and the spread of the repetitions.
+//
 // The limits of the machine are those of its instruction set in use, measured with
 // kernels of this library that do nothing else: fused multiply-adds on 192 values
 // in registers, and reading with the widest loads there are. A row's limit is what

@@ -16,10 +16,11 @@ import (
 	"github.com/lamina-ml/lamina/simd"
 )
 
-// Machine is what the machine is and what it could do in this run: the first
-// line of a report. Rates are the best of a few short windows, those of
-// multiply-adds the best of short slices of windows; _1 is one thread, _n the most
-// threads asked for, all at once.
+// Machine is what the machine is and what it could do before the rows of this run: the first
+// line of a report, of which Limits is the last. Rates are the best of a few short windows, those
+// of multiply-adds the best of short slices of windows; _1 is one thread, _n the most
+// threads asked for, all at once, on as many cores as Go may use. A cache is never slower than the
+// memory behind it, nor several threads than one: where they were measured so, the better rate counts.
 type Machine struct {
 	Op     string   `json:"op"` // "machine"
 	CPU    string   `json:"cpu"`
@@ -51,9 +52,11 @@ type Machine struct {
 	L2Bytes int `json:"l2_bytes,omitempty"`
 	L3Bytes int `json:"l3_bytes,omitempty"`
 
-	Threads int    `json:"threads"` // what _n means
-	Go      string `json:"go"`
-	Commit  string `json:"commit,omitempty"`
+	Threads int `json:"threads"` // what _n means
+	// Load is the load average of the last minute before the run, nil where the system tells none.
+	Load   *float64 `json:"load_average,omitempty"`
+	Go     string   `json:"go"`
+	Commit string   `json:"commit,omitempty"`
 }
 
 // Measure measures the limits of the machine on one thread and on n, as Run does
@@ -141,7 +144,11 @@ type meter struct {
 	tries  int           // the best of which counts
 	words  []uint64      // what reads read
 	block  *mem.Block
-	known  map[knownLimit]float64
+	cores  int                                    // no more threads than these do anything at once; 0: any number
+	known  map[knownLimit]float64                 // the best
+	first  map[knownLimit]float64                 // as measured first
+	doubts map[knownLimit]int                     // how often a row was above it
+	probe  func(name string, threads int) float64 // measures one
 }
 
 type knownLimit struct {
@@ -164,8 +171,9 @@ func newMeter(ctx context.Context, window time.Duration, tries, bytes int) (*met
 	block.Huge() // what is measured is memory, not the search for its pages
 	m := &meter{
 		ctx: ctx, window: window, tries: tries, block: block, words: mem.Cast[uint64](block.Bytes()),
-		known: map[knownLimit]float64{},
+		cores: Cores(), known: map[knownLimit]float64{}, first: map[knownLimit]float64{}, doubts: map[knownLimit]int{},
 	}
+	m.probe = m.measure
 	for i := range m.words {
 		m.words[i] = uint64(i) // a page nobody wrote to is not read from memory
 	}
@@ -176,28 +184,49 @@ func (m *meter) close() error { return m.block.Free() }
 
 // machine measures the limits on one thread and on n.
 func (m *meter) machine(n int) Machine {
-	giga := func(name string, threads int) float64 { return digits(m.rate(name, threads) / 1e9) }
 	size := func(bytes int) int { return max(bytes, 0) } // cpuid says -1 where it cannot tell
 	cache := cpuid.CPU.Cache
-	return Machine{
+	all := Machine{
 		Op: "machine", CPU: CPUName(), Cores: runtime.NumCPU(), SIMD: simd.Level(), Levels: simd.Levels(),
-		Peak1: giga(limitFMA, 1), PeakN: giga(limitFMA, n),
-		Pairs1: giga(limitPair, 1), PairsN: giga(limitPair, n),
-		DRAM1: giga(limitDRAM, 1), DRAMN: giga(limitDRAM, n),
-		L1: giga(limitL1, 1), L2: giga(limitL2, 1), L2N: giga(limitL2, n), L3: giga(limitL3, 1), L3N: giga(limitL3, n),
 		L1Bytes: size(cache.L1D), L2Bytes: size(cache.L2), L3Bytes: size(cache.L3),
-		Threads: n, Go: runtime.Version(), Commit: Commit(),
+		Threads: n, Load: loadAverage(), Go: runtime.Version(), Commit: Commit(),
 	}
+	all.fill(m)
+	return all
 }
 
-// rate is a limit on some threads in FLOP/s or bytes/s, measured once; 0 for a
-// cache of unknown size.
-func (m *meter) rate(name string, threads int) float64 {
-	key := knownLimit{name, threads}
-	if _, ok := m.known[key]; !ok {
-		m.known[key] = m.measure(name, threads)
+// Cores is how many threads can do something at once: the cores of the machine, or fewer where
+// GOMAXPROCS says so.
+func Cores() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
+
+// key is a limit on some threads: more than there are cores have that of the cores.
+func (m *meter) key(name string, threads int) knownLimit {
+	if m.cores > 0 {
+		threads = min(threads, m.cores)
 	}
-	return m.known[key]
+	return knownLimit{name, threads}
+}
+
+// rate is a limit on some threads in FLOP/s or bytes/s: the best that was measured of it, or of
+// what cannot be faster, the memory behind a cache or the same on one thread. 0 for a cache of
+// unknown size.
+func (m *meter) rate(name string, threads int) float64 {
+	key := m.key(name, threads)
+	best, ok := m.known[key]
+	if !ok {
+		best = m.probe(name, key.threads)
+		m.known[key], m.first[key] = best, best
+	}
+	if best == 0 {
+		return 0
+	}
+	if behind := slower(name); behind != "" {
+		best = max(best, m.rate(behind, threads))
+	}
+	if key.threads > 1 {
+		best = max(best, m.rate(name, 1))
+	}
+	return best
 }
 
 // measure measures a limit. From a cache each thread reads half of its own; the
@@ -372,12 +401,30 @@ func (m *meter) reads(part, threads int) float64 {
 	})
 }
 
+// share is the part of its limit that a row reached which took some seconds, and that limit. What is
+// above the limit has it measured again; doubtful says that it stays far above.
+func (m *meter) share(s Spec, bytes float64, memory int64, seconds float64) (share float64, name string, doubtful bool) {
+	far := func() bool {
+		var least float64
+		least, name = m.limit(s, bytes, memory)
+		share = least / seconds
+		return beyond(s.Arithmetic.String(), name, share, m.rate(limitFMA, s.Threads), m.rate(limitPair, s.Threads))
+	}
+	if far() {
+		m.doubted(s, name)
+	}
+	return share, name, far()
+}
+
 // limit is the least time that a row's work could take, by what the machine did
-// in this run, and what sets it: "fma", "dram", or "l3" for data that stays in
-// the third-level cache.
+// in this run, and what sets it: "fma", "dram", or "l3" or "l2" for data that stays in
+// the third-level cache or in that of one core.
 func (m *meter) limit(s Spec, bytes float64, memory int64) (seconds float64, name string) {
 	from := limitDRAM
-	if memory < int64(cpuid.CPU.Cache.L3) {
+	switch cache := cpuid.CPU.Cache; {
+	case memory < int64(cache.L2):
+		from = limitL2
+	case memory < int64(cache.L3):
 		from = limitL3
 	}
 	read, compute := bytes/m.rate(from, s.Threads), s.Flops()/m.rate(limitFMA, s.Threads)

@@ -17,6 +17,7 @@ type Report struct {
 	Runs    int
 
 	best map[work]Row
+	busy bool // a run has warnings
 }
 
 // ErrReport marks lines that no run of the bench wrote, or runs that have nothing
@@ -75,6 +76,12 @@ func (r *Report) line(text []byte) error {
 			return err
 		}
 		return r.addMachine(m)
+	case "limits":
+		var l Limits
+		if err := json.Unmarshal(text, &l); err != nil {
+			return err
+		}
+		return r.addLimits(l)
 	case "left_out":
 		return nil
 	}
@@ -98,15 +105,22 @@ func (r *Report) addMachine(m Machine) error {
 		return fmt.Errorf("a run with %s and up to %d threads on %s after one with %s and %d on %s",
 			m.SIMD, m.Threads, m.CPU, to.SIMD, to.Threads, to.CPU)
 	}
-	for _, rate := range []struct {
-		to   *float64
-		from float64
-	}{
-		{&to.Peak1, m.Peak1}, {&to.PeakN, m.PeakN}, {&to.Pairs1, m.Pairs1}, {&to.PairsN, m.PairsN}, {&to.DRAM1, m.DRAM1}, {&to.DRAMN, m.DRAMN}, {&to.L1, m.L1},
-		{&to.L2, m.L2}, {&to.L2N, m.L2N}, {&to.L3, m.L3}, {&to.L3N, m.L3N},
-	} {
-		*rate.to = max(*rate.to, rate.from)
+	from := m.rates()
+	for i, r := range to.rates() {
+		*r.value = max(*r.value, *from[i].value)
 	}
+	return nil
+}
+
+// addLimits takes the better of all limits, after the machine that they are of.
+func (r *Report) addLimits(l Limits) error {
+	if r.Runs == 0 || r.Machine.Threads != l.Threads {
+		return fmt.Errorf("limits on %d threads of no machine before them", l.Threads)
+	}
+	for _, to := range r.Machine.rates() {
+		*to.value = max(*to.value, l.Best[to.name])
+	}
+	r.busy = r.busy || len(l.Warnings) > 0
 	return nil
 }
 
@@ -138,6 +152,10 @@ func (m Machine) limit(name string, threads int) float64 {
 	switch name {
 	case limitFMA:
 		one, n = m.Peak1, m.PeakN
+	case limitPair:
+		one, n = m.Pairs1, m.PairsN
+	case limitL2:
+		one, n = m.L2, m.L2N
 	case limitDRAM:
 		one, n = m.DRAM1, m.DRAMN
 	case limitL3:
@@ -152,10 +170,9 @@ func (m Machine) limit(name string, threads int) float64 {
 	return 0
 }
 
-// share is how much of its limit the best row reached, by the best that was
-// measured of that; 0 if there is no limit to measure it by.
-func (r *Report) share(row Row) float64 {
-	limit := r.Machine.limit(row.Limit, row.Threads)
+// share is how much of its limit a row reached; 0 if there is no limit to measure it by.
+func (m Machine) share(row Row) float64 {
+	limit := m.limit(row.Limit, row.Threads)
 	if limit == 0 {
 		return 0
 	}

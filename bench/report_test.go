@@ -26,6 +26,15 @@ func lines(t *testing.T, m Machine, rows ...Row) string {
 	return b.String()
 }
 
+// limitsLine is what a run writes last.
+func limitsLine(t *testing.T, l Limits) string {
+	t.Helper()
+	l.Op = "limits"
+	text, err := json.Marshal(l)
+	require.NoError(t, err)
+	return string(text) + "\n"
+}
+
 // round has limits that shares are easily told of.
 var round = Machine{
 	CPU: "Abacus", SIMD: "avx2", Threads: 2, Go: "go1", L2Bytes: 1 << 20,
@@ -61,6 +70,8 @@ func TestBars(t *testing.T) {
 	inBF16 := func(s Spec) Spec { s.Arithmetic = mla.BF16; return s }
 	pairs, token, both := inBF16(plain), gemmOf(1, 16384, 512), round
 	both.SIMD = "avx512bf16"
+	measured := both
+	measured.Pairs1 = 190
 	for name, c := range map[string]struct {
 		s            Spec
 		text         string
@@ -82,15 +93,15 @@ func TestBars(t *testing.T) {
 		},
 		"another class": {
 			plain, lines(t, Machine{SIMD: "generic", Peak1: 1, PeakN: 2, Threads: 2}, result(plain, 1, 50*peak, "fma"), result(plain, 2, 25*peak, "fma")),
-			"570.4 | 200.0% of fma |  | 285.2 | 2.00 times |  |  |", 0, 0,
+			"570.4 | 200.0%? of fma |  | 285.2 | 2.00 times |  |  |", 0, 0,
 		},
 		"more than two threads": {
 			plain, lines(t, Machine{SIMD: "avx512", Peak1: 100, PeakN: 400, Threads: 4}, result(plain, 1, peak/0.9, "fma"), result(plain, 4, peak/2, "fma")),
 			"12.68 | 90.0% of fma | ≥ 90% of fma | 5.704 | 2.22 times |  | yes |", 1, 1,
 		},
 		"next to another format": {
-			codes, lines(t, round, result(plain, 1, 10, "fma"), result(codes, 1, 10.4, "fma")),
-			"10.4 | 104.0% of bf16 | ≤ 105% of bf16 | not measured |  |  | yes |", 2, 2, // bf16 has one, too
+			codes, lines(t, round, result(plain, 1, 12.5, "fma"), result(codes, 1, 13, "fma")),
+			"13 | 104.0% of bf16 | ≤ 105% of bf16 | not measured |  |  | yes |", 2, 2, // bf16 has one, too
 		},
 		"nothing to compare with": {
 			codes, lines(t, round, result(codes, 1, 10.4, "fma")),
@@ -98,8 +109,8 @@ func TestBars(t *testing.T) {
 		},
 		"next to its parts": {
 			tableLayer()[2], lines(t, round, result(tableLayer()[0], 1, 0.2, "l3"), result(tableLayer()[1], 1, 0.3, "l3"),
-				result(plain, 1, 10, "fma"), result(tableLayer()[2], 1, 11.55, "fma")),
-			"11.55 | 110.0% of its parts | ≤ 105% of its parts | not measured |  | ≥ 1.85 times | **no** |", 1, 2,
+				result(plain, 1, 12, "fma"), result(tableLayer()[2], 1, 13.75, "fma")),
+			"13.75 | 110.0% of its parts | ≤ 105% of its parts | not measured |  | ≥ 1.85 times | **no** |", 1, 2,
 		},
 		"memory": {
 			gemmOf(1, 131072, 512), lines(t, round, result(gemmOf(1, 131072, 512), 1, 4, "dram"), result(gemmOf(1, 131072, 512), 2, 2, "dram")),
@@ -126,6 +137,18 @@ func TestBars(t *testing.T) {
 			"22.82 | 50.0% of fma |  | not measured |  |  |  |", 0, 0,
 		},
 		"the second arithmetic elsewhere, not measured": {pairs, lines(t, round), "", 0, 0},
+		"more than the limit": { // of a busy minute
+			plain, lines(t, round, result(plain, 1, peak/1.06, "fma")),
+			"10.76 | 106.0%? of fma | ≥ 88% of fma | not measured |  | ≥ 1.93 times |  |", 0, 0,
+		},
+		"more than the limit as it was first": {
+			plain, lines(t, round, result(plain, 1, peak/1.06, "fma")) + limitsLine(t, Limits{Threads: 2, Best: map[string]float64{"peak_gflops_1": 117.8}}),
+			"10.76 | 90.0% of fma | ≥ 88% of fma | not measured |  | ≥ 1.93 times | yes |", 1, 1,
+		},
+		"more than pairs can do": {
+			pairs, lines(t, measured, result(pairs, 1, peak/2, "fma")),
+			"5.704 | 200.0%? of fma | ≥ 170% of fma | not measured |  | ≥ 1.9 times |  |", 0, 0,
+		},
 		"a wrong answer": {
 			plain, lines(t, round, Row{Op: Decode, Model: "v3", Ctx: 4096, Batch: 1, Tokens: 1, KV: "bf16", Threads: 1, MS: 1, Wrong: true}),
 			"1 | wrong answer | ≥ 88% of fma | not measured |  | ≥ 1.93 times | **no** |", 0, 1,
@@ -170,8 +193,11 @@ func TestReadReport(t *testing.T) {
 		"{}\n":    "no line is about a machine",
 		"ok 1s\n": "line 1: invalid character",
 		lines(t, round) + lines(t, Machine{CPU: "Abacus", SIMD: "avx512", Threads: 2}): "line 3: a run with avx512",
-		`{"op":"machine","threads":"two"}`:                                             "line 1: json: cannot unmarshal",
-		`{"op":"decode","threads":"two"}`:                                              "line 1: json: cannot unmarshal",
+		lines(t, round) + limitsLine(t, Limits{Threads: 3}):                            "line 3: limits on 3 threads of no machine before them",
+		limitsLine(t, Limits{}):            "line 1: limits on 0 threads of no machine before them",
+		`{"op":"limits","threads":"two"}`:  "line 1: json: cannot unmarshal",
+		`{"op":"machine","threads":"two"}`: "line 1: json: cannot unmarshal",
+		`{"op":"decode","threads":"two"}`:  "line 1: json: cannot unmarshal",
 	} {
 		_, err := ReadReport(strings.NewReader(text))
 		require.ErrorIs(t, err, ErrReport)

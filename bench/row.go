@@ -42,7 +42,8 @@ type Row struct {
 	TokPerS    float64 `json:"tok_per_s,omitempty"`
 	Share      float64 `json:"share,omitempty"` // of the limit measured in this run
 	Limit      string  `json:"limit,omitempty"`
-	Memory     int64   `json:"memory_bytes"` // weights, cache and workspace
+	Doubtful   bool    `json:"doubtful,omitempty"` // more than 105% of the limit, or of pairs where it is bf16: the limit is wrong
+	Memory     int64   `json:"memory_bytes"`       // weights, cache and workspace
 	Checked    int     `json:"checked"`
 	MaxErr     float64 `json:"max_err"`
 	Wrong      bool    `json:"wrong,omitempty"` // the check failed
@@ -145,8 +146,8 @@ func (r *Row) fill(w Workload, s Spec, times []float64, m *meter) {
 	if s.Rival != "" {
 		return // the limits are those of this library's level
 	}
-	limit, name := m.limit(s, bytes, r.Memory)
-	r.Share, r.Limit = digits(limit/best), name
+	share, name, doubtful := m.share(s, bytes, r.Memory, best)
+	r.Share, r.Limit, r.Doubtful = digits(share), name, doubtful
 }
 
 // digits rounds to four digits, so that a report shows no noise.

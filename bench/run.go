@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"runtime"
 	"slices"
 	"time"
 
@@ -48,6 +47,7 @@ type Options struct {
 	tries  int           // of each of them, the best of which counts
 	buffer int           // bytes of the DRAM measurement; 0: by the sizes of the caches
 	tamper func([]float32)
+	probe  func(name string, threads int) float64 // test hook: measures a limit of the machine
 }
 
 // Defaults is Table on one thread and on all, in less than four minutes. Its lists,
@@ -75,7 +75,7 @@ func Quick() Options {
 }
 
 func defaultThreads() []int {
-	if n := runtime.GOMAXPROCS(0); n > 1 {
+	if n := Cores(); n > 1 {
 		return []int{1, n}
 	}
 	return []int{1}
@@ -240,6 +240,8 @@ func (o Options) steps(op Op, kv kvpaged.Format) (all []Spec) {
 type Reporter interface {
 	Machine(Machine)
 	Row(Row)
+	// Limits comes last, after all rows, if there was one and no error but ErrWrong.
+	Limits(Limits)
 	LeftOut(LeftOut)
 	// Progress says what begins now: row done+1 of total.
 	Progress(done, total int, what string)
@@ -268,7 +270,11 @@ func Run(ctx context.Context, o Options, to Reporter) (err error) {
 		return err
 	}
 	defer meter.close()
+	if o.probe != nil {
+		meter.probe = o.probe
+	}
 	machine := meter.machine(most)
+	measured := time.Since(start)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -280,8 +286,17 @@ func Run(ctx context.Context, o Options, to Reporter) (err error) {
 	lab := NewLab(o.Seed)
 	lab.tamper = o.tamper
 	defer func() { err = errors.Join(err, lab.Close()) }()
-	r := runner{Options: o, ctx: ctx, to: to, meter: meter, lab: lab, pace: newPace(meter), start: start}
-	return r.run(specs)
+	r := runner{Options: o, ctx: ctx, to: to, meter: meter, lab: lab, pace: newPace(meter), start: start, reserve: measured}
+	if err := r.run(specs); err != nil && !errors.Is(err, ErrWrong) {
+		return err
+	}
+	to.Progress(len(specs), len(specs), "the machine again")
+	limits := meter.ended(machine, r.rows)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	to.Limits(limits)
+	return errors.Join(r.wrong...)
 }
 
 // runner is one Run under way.
@@ -293,11 +308,13 @@ type runner struct {
 	lab   *Lab
 	pace  *pace
 	start time.Time
-	ran   int
-	wrong []error
+	// reserve is the part of the budget that measuring the machine at the end takes.
+	reserve time.Duration
+	rows    []Row // that were run
+	wrong   []error
 }
 
-func (r *runner) left() time.Duration { return r.Budget - time.Since(r.start) }
+func (r *runner) left() time.Duration { return r.Budget - r.reserve - time.Since(r.start) }
 
 // run takes the rows in order, and before each one looks again at which of the
 // rest fit: the speeds it goes by get better as it goes.
@@ -314,7 +331,7 @@ func (r *runner) run(specs []Spec) error {
 			return err
 		}
 	}
-	if r.ran == 0 {
+	if len(r.rows) == 0 {
 		return fmt.Errorf("%w: no row fits the budget of %v", ErrBudget, r.Budget)
 	}
 	return errors.Join(r.wrong...)
@@ -364,7 +381,7 @@ func (r *runner) one(s Spec) error {
 	case err != nil:
 		return err
 	}
-	r.ran++
+	r.rows = append(r.rows, row)
 	r.pace.learn(s, row)
 	r.to.Row(row)
 	if row.wrong != nil {

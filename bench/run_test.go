@@ -28,11 +28,13 @@ type collect struct {
 	machines []Machine
 	rows     []Row
 	left     []LeftOut
+	limits   []Limits
 	steps    int
 	onRow    func()
 }
 
 func (c *collect) Machine(m Machine) { c.machines = append(c.machines, m) }
+func (c *collect) Limits(l Limits)   { c.limits = append(c.limits, l) }
 func (c *collect) LeftOut(l LeftOut) { c.left = append(c.left, l) }
 func (c *collect) Row(r Row) {
 	c.rows = append(c.rows, r)
@@ -73,7 +75,8 @@ func testRun(t *testing.T, o Options) collect {
 	var c collect
 	require.NoError(t, Run(t.Context(), o, &c))
 	require.Len(t, c.machines, 1)
-	assert.Equal(t, len(c.rows)+1, c.steps)
+	require.Len(t, c.limits, 1)
+	assert.Equal(t, len(c.rows)+2, c.steps)
 	for _, r := range c.rows {
 		assert.Positive(t, r.MS, r)
 		assert.GreaterOrEqual(t, r.MSMedian, r.MS, r)
@@ -81,7 +84,7 @@ func testRun(t *testing.T, o Options) collect {
 		assert.Positive(t, r.GFlops, r)
 		if r.Rival == "" {
 			assert.Positive(t, r.Share, r)
-			assert.Contains(t, []string{"fma", "dram", "l3"}, r.Limit, r)
+			assert.Contains(t, []string{"fma", "dram", "l3", "l2"}, r.Limit, r)
 		}
 		assert.Positive(t, r.Memory, r)
 		assert.Positive(t, r.Checked, r)
@@ -519,7 +522,7 @@ func TestMeasure(t *testing.T) {
 // What reading is about is measured by reading, even where computing takes longer.
 func TestLimit(t *testing.T) {
 	m := &meter{known: map[knownLimit]float64{
-		{limitFMA, 1}: 1e9, {limitDRAM, 1}: 10e9, {limitL3, 1}: 20e9,
+		{limitFMA, 1}: 1e9, {limitDRAM, 1}: 10e9, {limitL3, 1}: 20e9, {limitL2, 1}: 30e9,
 	}}
 	one, many := gemmOf(1, 1000, 1000), gemmOf(2, 1000, 1000)
 	one.Threads, many.Threads = 1, 1
@@ -531,9 +534,11 @@ func TestLimit(t *testing.T) {
 	assert.InDelta(t, 4e-3, seconds, 1e-9)
 	_, name = m.limit(many, 1e9, 1<<40)
 	assert.Equal(t, limitDRAM, name)
-	if cpuid.CPU.Cache.L3 > 1000 {
-		_, name = m.limit(one, 1e6, 1000)
+	if cache := cpuid.CPU.Cache; cache.L3 > cache.L2 && cache.L2 > 1000 {
+		_, name = m.limit(one, 1e6, int64(cache.L2))
 		assert.Equal(t, limitL3, name)
+		_, name = m.limit(one, 1e6, 1000)
+		assert.Equal(t, limitL2, name)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,9 @@ const benchUsage = `usage: lamina bench [flags]
 
 Times an attention layer on weights made here, checks sampled rows of every
 answer against a float64 oracle, and prints each row's share of what the machine
-could do in the same run. Exit status: 0 all right, 1 a wrong answer, 2 bad flags,
+could do in the same run, measured before the rows and after them; a share above
+105% of that, which cannot be, has the mark ?, and what shows that others used the
+machine comes last. Exit status: 0 all right, 1 a wrong answer, 2 bad flags,
 no such instruction set or no row that fits the budget, 130 interrupted.
 
 The rows are those of docs/performance.md; -op and -rows take some of them. With
@@ -142,7 +145,7 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 	intsVar(f, &o.TopK, "sparse", "time sparse_decode with index lists of these lengths, on the contexts that have as many keys;\nif all are shorter, on all of them: the lists then name every key, and the rest of their places are empty")
 	intsVar(f, &o.Prefill, "prefill", "prompt lengths of prefill, layer and block")
 	intsVar(f, &o.M, "m", "rows of the gemm products")
-	intsVar(f, &o.Threads, "threads", "numbers of threads")
+	intsVar(f, &o.Threads, "threads", "numbers of threads, up to the cores that Go may use")
 	f.DurationVar(&o.RowTime, "time", o.RowTime, "how long to repeat each row")
 	f.DurationVar(&o.Budget, "budget", o.Budget, "for the whole run; rows that do not fit are left out and listed")
 	f.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and data")
@@ -166,9 +169,20 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 		err = weigh(&o, *weights, *layer, names)
 	}
 	if err == nil {
+		err = enoughCores(o.Threads)
+	}
+	if err == nil {
 		err = o.Check()
 	}
 	return o, asJSON, err
+}
+
+// enoughCores refuses more threads than can do anything at once: what they reach would be a measure of the scheduler.
+func enoughCores(threads []int) error {
+	if most, cores := slices.Max(threads), bench.Cores(); most > cores {
+		return fmt.Errorf("-threads has %d, want at most %d, the cores that Go may use (GOMAXPROCS is %d)", most, cores, runtime.GOMAXPROCS(0))
+	}
+	return nil
 }
 
 // weigh puts a block of a checkpoint in the place of made weights, if there is a directory.
@@ -300,6 +314,7 @@ type benchLines struct {
 
 func (l *benchLines) Machine(m bench.Machine) { l.line(m) }
 func (l *benchLines) Row(r bench.Row)         { l.line(r) }
+func (l *benchLines) Limits(m bench.Limits)   { l.line(m) }
 func (l *benchLines) LeftOut(o bench.LeftOut) { l.line(o) }
 func (l *benchLines) end()                    {}
 
@@ -315,6 +330,10 @@ type benchTable struct {
 	model int // widths of columns
 	shape int
 	left  []bench.LeftOut
+
+	limits   bench.Limits
+	doubtful bool // a row has a share with a mark
+	pairwise bool
 }
 
 // modelWidth is the width that the column of models needs.
@@ -374,7 +393,7 @@ func (t *benchTable) Row(r bench.Row) {
 	}
 	share := ""
 	if r.Share > 0 {
-		share = fmt.Sprintf("%.1f%%", 100*r.Share)
+		share = fmt.Sprintf("%.1f%%%s", 100*r.Share, t.mark(r))
 	}
 	fmt.Fprintf(t.out, "%-14s%-*s%-*s%4d %10s %10s %9s %7s %9s %8.1f %6s  %-5s %.1e",
 		r.Op, t.model, r.Model, t.shape, shape, r.Threads, number(r.MS), number(r.MSMedian), number(r.GFlops), number(r.GBps),
@@ -385,9 +404,37 @@ func (t *benchTable) Row(r bench.Row) {
 	fmt.Fprintln(t.out)
 }
 
+// mark stands behind a share that may be above 100%: ? where it cannot be, + where the limit is that of
+// another arithmetic.
+func (t *benchTable) mark(r bench.Row) string {
+	switch {
+	case r.Doubtful:
+		t.doubtful = true
+		return "?"
+	case r.Arithmetic == mla.BF16.String() && r.Share > 1:
+		t.pairwise = true
+		return "+"
+	}
+	return ""
+}
+
+func (t *benchTable) Limits(l bench.Limits)   { t.limits = l }
 func (t *benchTable) LeftOut(o bench.LeftOut) { t.left = append(t.left, o) }
 
 func (t *benchTable) end() {
+	if t.doubtful {
+		fmt.Fprint(t.out, "\n? more than the limit: it was measured while others used the machine\n")
+	}
+	if t.pairwise {
+		fmt.Fprint(t.out, "\n+ of the peak of multiply-adds in float32, of which pairs of bf16 may do more\n")
+	}
+	if len(t.limits.Warnings) > 0 {
+		fmt.Fprint(t.out, "\nthe machine was not quiet:\n")
+		for _, w := range t.limits.Warnings {
+			fmt.Fprintf(t.out, "  %s\n", w)
+		}
+		fmt.Fprintf(t.out, "best limits on 1 | %d threads: %s\n", t.limits.Threads, t.limits)
+	}
 	if len(t.left) == 0 {
 		return
 	}

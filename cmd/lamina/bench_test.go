@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ func TestBenchFlags(t *testing.T) {
 		{"-batch 0", `"0" is not a positive number`},
 		{"-batch 99999", "Batch has 99999, want 1 to"},
 		{"-threads -1", `"-1" is not a positive number`},
+		{"-threads 1,1025", fmt.Sprintf("-threads has 1025, want at most %d, the cores that Go may use (GOMAXPROCS is %d)", bench.Cores(), runtime.GOMAXPROCS(0))},
 		{"-time never", `invalid value "never"`},
 		{"-time -1s", "RowTime is -1s"},
 		{"-op fly", `unknown operation "fly"`},
@@ -56,14 +58,14 @@ func TestBenchOptions(t *testing.T) {
 	options := func(args string) (bench.Options, bool, error) {
 		return benchOptions(newFlags("bench", benchUsage, nil), strings.Fields(args))
 	}
-	o, asJSON, err := options("-model glm-5 -kv f16,fp8_unit -ctx 3,5 -batch 2 -threads 3 -time 7ms -json --quick -seed 9")
+	o, asJSON, err := options("-model glm-5 -kv f16,fp8_unit -ctx 3,5 -batch 2 -threads 1 -time 7ms -json --quick -seed 9")
 	require.NoError(t, err)
 	assert.True(t, asJSON)
 	assert.Equal(t, "glm-5", o.Model.Name)
 	assert.Equal(t, []kvpaged.Format{kvpaged.F16, kvpaged.FP8Unit}, o.KV)
 	assert.Equal(t, []int{3, 5}, o.Ctx)
 	assert.Equal(t, []int{2}, o.Batch)
-	assert.Equal(t, []int{3}, o.Threads)
+	assert.Equal(t, []int{1}, o.Threads)
 	assert.Equal(t, 7*time.Millisecond, o.RowTime)
 	assert.EqualValues(t, 9, o.Seed)
 	assert.Equal(t, bench.Quick().Budget, o.Budget, "-quick decides what was not given")
@@ -79,10 +81,10 @@ func TestBenchOptions(t *testing.T) {
 	assert.Equal(t, bench.Defaults(), o)
 	assert.NotEmpty(t, o.Rows)
 
-	o, _, err = options("-op gemm -rows m=16 -threads 3")
+	o, _, err = options("-op gemm -rows m=16 -threads 1")
 	require.NoError(t, err)
 	for _, s := range o.Specs() {
-		assert.Regexp(t, "^gemm .* m=16 .*threads=3$", s.String())
+		assert.Regexp(t, "^gemm .* m=16 .*threads=1$", s.String())
 	}
 	for _, grid := range []string{"-model v2-lite", "-kv f32", "-ctx 5", "-batch 1", "-sparse 3", "-prefill 7", "-m 2", "-quick"} {
 		o, _, err = options(grid)
@@ -110,6 +112,9 @@ func TestBenchTable(t *testing.T) {
 	table.Row(bench.Row{Op: bench.Layer, Model: "v3", Ctx: 64, Batch: 1, Tokens: 64, KV: "f16", Threads: 1})
 	table.Row(bench.Row{Op: bench.Decode, Model: "v3", CtxMin: 10, Ctx: 4096, Batch: 2, Tokens: 2, KV: "f16", Threads: 1})
 	table.Row(bench.Row{Op: bench.Gemm, Model: "v3", Batch: 8, M: 4, N: 5, K: 6, Weights: "fp8_e4m3", Threads: 1})
+	table.Row(bench.Row{Op: bench.Decode, Model: "v3", Ctx: 9, Batch: 1, Tokens: 1, KV: "f16", Threads: 1, Share: 2.72, Limit: "l3", Doubtful: true})
+	table.Row(bench.Row{Op: bench.Decode, Model: "v3", Ctx: 9, Batch: 1, Tokens: 1, KV: "f16", Threads: 1, Share: 1.79, Limit: "fma", Arithmetic: "bf16"})
+	table.Limits(bench.Limits{Threads: 2, Warnings: []string{"dram on 1 thread: 10 GB/s first, 20 last", "load average 1.50"}})
 	table.LeftOut(bench.LeftOut{What: "prefill v3", Reason: "takes about 9s"})
 	table.end()
 	text := out.String()
@@ -121,6 +126,8 @@ func TestBenchTable(t *testing.T) {
 		"4x5x6 f32 gonum", " WRONG\n", "8 of 4x5x6 fp8_e4m3",
 		"sparse_decode v3            2048 of 4096, batch 8, kv bf16         2 ",
 		"layer         v3            64 tokens, kv f16 ", "ctx 10 to 4096, batch 2, kv f16 ",
+		" 272.0%?  l3 ", " 179.0%+  fma ", "\n? more than the limit: ", "\n+ of the peak of multiply-adds in float32",
+		"\nthe machine was not quiet:\n  dram on 1 thread: 10 GB/s first, 20 last\n  load average 1.50\nbest limits on 1 | 2 threads: ",
 		"\n1 row left out:\n  prefill v3: takes about 9s\n",
 	} {
 		assert.Contains(t, text, want)
@@ -175,7 +182,7 @@ func TestBenchRun(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(line), &row), line)
 		ops = append(ops, row.Op)
 	}
-	assert.Equal(t, []string{"machine", "gemm", "gemm", "decode", "sparse_decode"}, ops)
+	assert.Equal(t, []string{"machine", "gemm", "gemm", "decode", "sparse_decode", "limits"}, ops)
 }
 
 // A run that had no time for any row has not shown that anything is right.
@@ -239,8 +246,8 @@ func TestBenchWeights(t *testing.T) {
 	require.Equal(t, statusOK, status, stderr)
 	assert.Empty(t, stderr)
 	rows := strings.Split(strings.TrimSpace(out), "\n")
-	require.Len(t, rows, 1+4)
-	for _, text := range rows[1:] {
+	require.Len(t, rows, 1+4+1)
+	for _, text := range rows[1:5] {
 		var row bench.Row
 		require.NoError(t, json.Unmarshal([]byte(text), &row))
 		assert.Equal(t, []string{"tiny/1", "fp8_e4m3"}, []string{row.Model, row.Weights})

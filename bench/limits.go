@@ -140,11 +140,16 @@ func (m *meter) ended(first Machine, rows []Row) Limits {
 		Op: "limits", Threads: first.Threads, LoadBefore: first.Load, LoadAfter: loadAverage(),
 		Best: map[string]float64{}, First: map[string]float64{}, Last: map[string]float64{}, machine: first,
 	}
+	last := map[knownLimit]float64{}
 	for _, r := range first.rates() {
-		if *r.value > 0 { // else it is no cache of this machine
-			threads := first.threads(r)
-			l.First[r.name], l.Last[r.name] = digits(m.first[m.key(r.limit, threads)]/1e9), digits(m.again(r.limit, threads)/1e9)
+		key := m.key(r.limit, first.threads(r))
+		if *r.value == 0 { // no cache of this machine
+			continue
 		}
+		if _, ok := last[key]; !ok {
+			last[key] = m.again(key.name, key.threads)
+		}
+		l.First[r.name], l.Last[r.name] = digits(m.first[key]/1e9), digits(last[key]/1e9)
 	}
 	l.machine.fill(m)
 	for _, r := range l.machine.rates() {
@@ -176,11 +181,15 @@ func (l *Limits) spread(rows []Row) {
 
 // warn says what shows that others used the machine.
 func (l *Limits) warn(m *meter, rows []Row) {
-	say := func(format string, args ...any) { l.Warnings = append(l.Warnings, fmt.Sprintf(format, args...)) }
+	say := func(format string, args ...any) {
+		if w := fmt.Sprintf(format, args...); !slices.Contains(l.Warnings, w) { // one thread may be all there are
+			l.Warnings = append(l.Warnings, w)
+		}
+	}
 	for _, r := range l.machine.rates() {
 		first, last := l.First[r.name], l.Last[r.name]
 		if best := max(first, last); best > 0 && min(first, last) < (1-unsteady)*best {
-			say("%s on %s: %.4g %s first, %.4g last", r.limit, threadsOf(l.machine.threads(r)), first, unitOf(r.limit), last)
+			say("%s on %s: %.4g %s first, %.4g last", r.limit, threadsOf(m.key(r.limit, l.machine.threads(r)).threads), first, unitOf(r.limit), last)
 		}
 	}
 	for _, r := range l.machine.rates() {

@@ -130,6 +130,12 @@ func TestLimitsOfABusyMachine(t *testing.T) {
 	l.LoadBefore, l.Warnings = nil, nil
 	l.warn(m, rows)
 	assert.Equal(t, "the median of a row's repetitions is 0% above the best, at most 20%", l.Warnings[5])
+
+	m, _ = fakeMeter(1, rates) // one core: on one thread and on all is the same, and said once
+	one := m.ended(m.machine(2), nil)
+	require.Len(t, one.Warnings, 2)
+	assert.Equal(t, "fma on 1 thread: 70 GFLOP/s first, 100 last", one.Warnings[0])
+	assert.Equal(t, one.Last["peak_gflops_1"], one.Last["peak_gflops_n"])
 }
 
 // A row above its limit has the limit measured again, a few times; one that stays above it is marked.

@@ -9,6 +9,7 @@
 //	InstructionSets no folder above simd knows an instruction set by name
 //	DocFiles        doc.go everywhere, unconstrained, with a picture in public packages
 //	Examples        a runnable example for every public package
+//	TestMains       tests of public packages say what they ran on, and refuse a level that is not there
 //	NoC             no cgo, no C files
 //	Leftovers       nothing is marked as unfinished
 //	Products        every float product is rounded by an explicit conversion
@@ -27,6 +28,9 @@
 //	bf16    fp8
 //	simd
 //	simd/ref    simd/amd64/*    simd/arm64/*
+//
+// The Go in the pages (README, docs) is held to the module as well: it compiles, or stands in a
+// file that does.
 //
 // A rule is a function from the module's source to what it finds there:
 //

@@ -11,9 +11,10 @@ import (
 )
 
 // absorbed is the state of the absorbed form. It takes the tokens in waves that
-// fit the workspace; a wave runs three stages on the pool:
+// fit the workspace; a wave runs these stages on the pool:
 //
-//	query   q' of every (token, head) row, packed into panels of lanes
+//	query   the latent part of q' of every (token, head) row
+//	pack    panels of rows of q', one item each
 //	attend  units (row block, partition of keys), each ending in (m, l, o),
 //	        folded into the block's (M, L, O) in key order, whoever computed them
 //	finish  what is not folded yet, and the division
@@ -31,7 +32,7 @@ type absorbed struct {
 
 	q    []float32 // panels [.][C][Lanes]; a segment starts a new panel
 	pq   []uint16  // the same in pairs, see pairPanel
-	o    []float32 // [wave row][ldo]: O, then the normalised latent output
+	o    []float32 // [wave row][ldo]: the latent part of q', then O, then the normalised latent output
 	ldo  int       // stride of a row of R values
 	m, l []float32 // [wave row]
 
@@ -199,7 +200,9 @@ func (p *Plan) runAbsorbed(ctx context.Context) error {
 func (p *Plan) runQueries(ctx context.Context) error {
 	a := &p.abs
 	if !p.call.coreOnly() {
-		return p.pool.Run(ctx, p.cfg.Heads*a.queryCuts, (*queryStage)(p))
+		if err := p.pool.Run(ctx, p.cfg.Heads*a.queryCuts, (*queryStage)(p)); err != nil {
+			return err
+		}
 	}
 	last := &a.segs[len(a.segs)-1]
 	return p.pool.Run(ctx, last.panel0+panelsOf(last.n*p.cfg.Heads), (*packStage)(p))
@@ -358,7 +361,8 @@ func (p *Plan) visibleTo(s *segment, first, last int) (lo, hi int) {
 	return lo, hi
 }
 
-// queryStage computes q' for one head: item = head*cuts + piece of R.
+// queryStage computes the latent part of q' of one head: item = head*cuts + piece of R. No two
+// items write into one cache line, since pieces and rows begin at lines.
 type queryStage Plan
 
 func (q *queryStage) Do(worker, item int) error {
@@ -376,26 +380,13 @@ func (q *queryStage) Do(worker, item int) error {
 			p.call.q.Widen(s.xs[i*c.Nope:], (int(a.tok[i0+i])*c.Heads+h)*d, c.Nope)
 		}
 		p.activate(&s.act, p.layer.w.uk, s.xs, c.Nope, m, c.Nope, c.ActBlockQ)
-		p.mul(p.layer.w.uk, h, s.ys, n1-n0, &s.act, m, n0, n1)
-		for i := range m {
-			a.scatter(c, i0+i, h, n0, s.ys[i*(n1-n0):(i+1)*(n1-n0)])
-		}
-	}
-	if piece != 0 || c.Rope == 0 {
-		return nil
-	}
-	rope := s.row[:c.Rope]
-	for i := range n {
-		t := int(a.tok[i])
-		p.call.q.Widen(rope, (t*c.Heads+h)*d+c.Nope, c.Rope)
-		p.rotateAt(s, rope, t)
-		a.scatter(c, i, h, c.Latent, rope)
+		p.mul(p.layer.w.uk, h, a.o[(i0*c.Heads+h)*a.ldo+n0:], c.Heads*a.ldo, &s.act, m, n0, n1)
 	}
 	return nil
 }
 
-// packStage packs queries that come absorbed: item = panel. The rows of a panel
-// lie one after the other in the caller's q.
+// packStage packs rows of q': item = panel. Nobody else writes into that panel, whose smallest
+// unit may hold values of several terms and of several rows.
 type packStage Plan
 
 func (q *packStage) Do(worker, panel int) error {
@@ -405,54 +396,38 @@ func (q *packStage) Do(worker, panel int) error {
 	seg := &a.segs[sort.Search(len(a.segs), func(i int) bool { return a.segs[i].panel0 > panel })-1]
 	row := (panel - seg.panel0) * simd.Lanes
 	n := min(simd.Lanes, seg.n*c.Heads-row)
-	at := (seg.tok0*c.Heads + row) * width
-	x := s.tile
-	if direct := p.call.q.F32(); direct != nil {
-		x = direct[at:]
-	} else {
-		p.call.q.Widen(x, at, n*width)
-	}
+	x, ldx := p.queryRows(s, seg, row, n)
 	if c.Arithmetic == BF16 {
 		ld := pairPanel(width)
-		simd.PackPairs(a.pq[panel*ld:], ld, x, width, n, width)
+		simd.PackPairs(a.pq[panel*ld:], ld, x, ldx, n, width)
 	} else {
-		simd.PackRows(a.q[panel*width*simd.Lanes:], width*simd.Lanes, x, width, n, width)
+		simd.PackRows(a.q[panel*width*simd.Lanes:], width*simd.Lanes, x, ldx, n, width)
 	}
 	return nil
 }
 
-// scatter writes values k0, k0+1, ... of head h's query of wave token i into
-// its lane of the packed panels. In the second arithmetic, k0 is even or x the last values of the query.
-func (a *absorbed) scatter(c *Config, i, h, k0 int, x []float32) {
-	s := &a.segs[a.seg[i]]
-	row := (i-s.wave0)*c.Heads + h
-	panel := s.panel0 + row/simd.Lanes
-	if c.Arithmetic == BF16 {
-		scatterPairs(a.pq[panel*pairPanel(c.Width())+2*(row%simd.Lanes):], k0, x)
-		return
+// queryRows is n rows of q' of a segment, from its row first on, and how far apart they lie. Those
+// of a call of attention alone are the caller's, where they are if they are float32. Those of a
+// layer are what queryStage wrote, with the rotated part of the caller's q behind it.
+func (p *Plan) queryRows(s *scratch, seg *segment, first, n int) ([]float32, int) {
+	a, c := &p.abs, &p.cfg
+	at := seg.tok0*c.Heads + first // row of the batch
+	if p.call.coreOnly() {
+		return rowsOf(p.call.q, at*c.Width(), c.Width(), n, c.Width(), s.tile)
 	}
-	dst := a.q[(panel*c.Width()+k0)*simd.Lanes+row%simd.Lanes:]
-	for k, v := range x {
-		dst[k*simd.Lanes] = v
+	latent := a.o[(seg.wave0*c.Heads+first)*a.ldo:]
+	if c.Rope == 0 {
+		return latent, a.ldo
 	}
-}
-
-// scatterPairs writes values k0, k0+1, ... of a query, rounded to bf16, into its lane of a panel in pairs. An odd last
-// place is 0.
-func scatterPairs(lane []uint16, k0 int, x []float32) {
-	var some [64]uint16
-	for len(x) > 0 {
-		n := min(len(x), len(some))
-		simd.NarrowActBF16(some[:n], x[:n])
-		for i, u := range some[:n] {
-			k := k0 + i
-			lane[k/2*2*simd.Lanes+k%2] = u
-		}
-		k0, x = k0+n, x[n:]
+	d, ld := c.Nope+c.Rope, stride(c.Width())
+	for i := range n {
+		x := s.tile[i*ld:][:c.Width()]
+		copy(x, latent[i*a.ldo:][:c.Latent])
+		rope := x[c.Latent:]
+		p.call.q.Widen(rope, (at+i)*d+c.Nope, c.Rope)
+		p.rotateAt(s, rope, (at+i)/c.Heads)
 	}
-	if k0%2 == 1 {
-		lane[k0/2*2*simd.Lanes+1] = 0
-	}
+	return s.tile, ld
 }
 
 // attendStage computes units.

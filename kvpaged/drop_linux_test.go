@@ -1,3 +1,5 @@
+//go:build !lamina_heap
+
 package kvpaged_test
 
 import (

@@ -15,6 +15,16 @@
 // holds a slice of Bytes must also hold the Block: the slice alone does not keep
 // the memory.
 //
+// The build tag lamina_heap makes blocks aligned slices of the heap on every
+// system. The race detector watches the heap and nothing else: with a mapping it
+// says nothing when two workers write into the same bytes of a workspace, so
+//
+//	go test -race -tags lamina_heap ./mla
+//
+// is how races are looked for. The tag is for tests: the collector counts the
+// memory, a block is at most 2 GiB, and use after Free raises no fault. Files stay
+// mapped.
+//
 // A File is a mapping of a file, or, where files are not mapped, the file itself.
 // Its bytes are only ever copied out: a page of a mapping that the file no longer
 // has raises a fault, of which a copy in Go makes an error, and a kernel in

@@ -1,3 +1,5 @@
+//go:build !lamina_heap
+
 package mem
 
 import "golang.org/x/sys/unix"

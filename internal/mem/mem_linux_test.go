@@ -1,3 +1,5 @@
+//go:build !lamina_heap
+
 package mem_test
 
 import (

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lamina-ml/lamina/internal/mem"
+	"github.com/lamina-ml/lamina/internal/openfile"
 )
 
 // Limits bound what files may cost. The zero value has the defaults.
@@ -85,22 +86,14 @@ func (l Limits) open(path string, b *budget) (*File, error) {
 
 // openMapped opens a regular file.
 func openMapped(path string) (*mem.File, error) {
-	// Before the file is opened: opening a pipe waits for whoever writes into it.
-	if info, err := os.Stat(path); err != nil {
-		return nil, bare(err)
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%w: it is no regular file (%s)", ErrFormat, info.Mode().Type())
+	f, size, err := openfile.Regular(path)
+	if errors.Is(err, openfile.ErrKind) {
+		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	f, err := os.Open(path)
 	if err != nil {
 		return nil, bare(err)
 	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, bare(err)
-	}
-	m, err := mem.NewFile(f, info.Size())
+	m, err := mem.NewFile(f, size)
 	return m, bare(err)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/internal/atomicfile"
+	"github.com/lamina-ml/lamina/internal/openfile"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -197,25 +198,14 @@ func LoadPacked(cfg Config, path string, source Fingerprint) (*Layer, error) {
 	return l, nil
 }
 
-// openRegular opens a file that has a size; its errors name the path.
+// openRegular opens a regular file, without waiting for what else may be there; its errors name
+// the path.
 func openRegular(path string) (*os.File, int64, error) {
-	// Before the file is opened: opening a pipe waits for whoever writes into it.
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, 0, err
+	f, size, err := openfile.Regular(path)
+	if errors.Is(err, openfile.ErrKind) {
+		err = fmt.Errorf("%s: %w: %w", path, ErrPacked, err)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("%s: %w: it is no regular file (%s)", path, ErrPacked, info.Mode().Type())
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	if info, err = f.Stat(); err != nil {
-		f.Close()
-		return nil, 0, err
-	}
-	return f, info.Size(), nil
+	return f, size, err
 }
 
 func readLayer(cfg Config, r io.ReaderAt, size int64, source Fingerprint) (*Layer, error) {

@@ -29,6 +29,7 @@ var doors = map[string][]string{
 	"internal/workpool":   {"mla", "fp8", "bench"},
 	"internal/mem":        {"kvpaged", "fp8", "mla", "checkpoint", "bench", "internal/kerneltest"},
 	"internal/atomicfile": {"mla", "checkpoint"},
+	"internal/openfile":   {"mla", "checkpoint", "internal/atomicfile"},
 	"internal/oracle":     {"bench"},
 	"internal/kerneltest": {},
 	"internal/house":      {},

@@ -13,6 +13,7 @@
 //	NoC             no cgo, no C files
 //	Leftovers       nothing is marked as unfinished
 //	Products        every float product is rounded by an explicit conversion
+//	Opens           a user's path is opened without waiting, by internal/openfile
 //	MathCalls       only those functions of math whose bits are the same everywhere
 //	Generated       generated files have the one header, and are where they belong
 //	DirectCalls     simd calls its kernels directly: no function values, no interfaces

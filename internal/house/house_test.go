@@ -25,6 +25,7 @@ var rules = []struct {
 	{"NoC", NoC},
 	{"Leftovers", Leftovers},
 	{"Products", func(t *Tree) []Finding { return Products(t, scalings) }},
+	{"Opens", Opens},
 	{"MathCalls", MathCalls},
 	{"Generated", Generated},
 	{"DirectCalls", DirectCalls},

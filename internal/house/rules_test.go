@@ -313,6 +313,24 @@ func g(x float32) { x *= 2 } // want by *=
 `})
 }
 
+func TestOpens(t *testing.T) {
+	holds(t, Opens, map[string]string{
+		"mla/a.go": `package mla
+import "os"
+func f() {
+	os.Open("x") // want os.Open may wait
+	os.ReadFile("x") // want os.ReadFile may wait
+	open := os.OpenFile // want os.OpenFile may wait
+	open("x", os.O_RDONLY, 0)
+	os.Stat("x")
+	os.ReadDir("x")
+}
+`,
+		"mla/a_test.go":          "package mla\nimport \"os\"\nvar x, _ = os.ReadFile(\"x\")\n",
+		"internal/openfile/a.go": "package openfile\nimport \"os\"\nvar x, _ = os.OpenFile(\"x\", 0, 0)\n",
+	})
+}
+
 func TestMathCalls(t *testing.T) {
 	holds(t, MathCalls, map[string]string{
 		"mla/a.go": `package mla

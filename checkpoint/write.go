@@ -45,7 +45,10 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 }
 
 // WriteFile is [Write] to a file, which takes the place of one that is there at once, and only
-// when all of it is on the disk. Errors name the path.
+// when all of it is on the disk. A symbolic link stays, and what it leads to is replaced, or made:
+// in the cache of a hub that is a file which other revisions share. Of a file that is replaced the
+// permission bits stay; not its owner, access lists or extended attributes. What is there and is no
+// regular file is an error. Errors name the path.
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
 	err := atomicfile.Replace(path, func(w io.Writer) error { return Write(w, tensors, metadata) })
 	if err != nil {

@@ -114,10 +114,13 @@ func gammaSize(latent int) int { return (4*latent + savedAlign - 1) &^ (savedAli
 // were packed from.
 //
 // The file takes the place of one that is there at once, and only when all of it is
-// on the disk: it is written beside path first, under a name that begins like path
-// and ends in .tmp. After an error there is what there was before; only a process
-// that is killed can leave such a .tmp behind. Errors name the path: ErrClosed, and
-// what the operating system says.
+// on the disk: it is written beside it first, under a name that begins like its name
+// and ends in .tmp. If path is a symbolic link, the link stays, and what it leads to
+// is replaced or made. A file that is replaced leaves its permission bits to the new
+// one, but not its owner, access lists or extended attributes; other hard links keep
+// the old one. What is there and is no regular file is an error. After an error there
+// is what there was before; only a process that is killed can leave such a .tmp
+// behind. Errors name the path: ErrClosed, and what the operating system says.
 func (l *Layer) Save(path string, source Fingerprint) error {
 	if err := l.enter(); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -319,9 +320,25 @@ func TestSaveFiles(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
 	require.NoError(t, m.layer_.Save(path, mla.Fingerprint{}))
 	require.Equal(t, []string{"layer"}, names())
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	if runtime.GOOS != "windows" { // which has no such bits
+		require.Equal(t, os.FileMode(0o600), info.Mode(), "what is replaced leaves its permissions")
+	}
 	l, err := mla.LoadPacked(m.cfg, path, mla.Fingerprint{})
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
+
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink("layer", link))
+	require.NoError(t, m.layer_.Save(link, mla.Fingerprint{1}))
+	to, err := os.Readlink(link)
+	require.NoError(t, err, "a link stays one")
+	require.Equal(t, "layer", to)
+	l, err = mla.LoadPacked(m.cfg, path, mla.Fingerprint{1})
+	require.NoError(t, err, "and what it leads to is replaced")
+	require.NoError(t, l.Close())
+	require.NoError(t, os.Remove(link))
 
 	taken := filepath.Join(dir, "taken")
 	require.NoError(t, os.MkdirAll(filepath.Join(taken, "x"), 0o700))

@@ -78,6 +78,9 @@ func (l Limits) readConfig(r io.ReaderAt, size int64, b *budget) (Config, error)
 	if size > l.header() {
 		return Config{}, fmt.Errorf("%w: the configuration is %d bytes long, at most %d are allowed", ErrLimit, size, l.header())
 	}
+	if err := fetched(r, size); err != nil {
+		return Config{}, as(ErrConfig, err)
+	}
 	s := newScanner(r, 0, size, "configuration", b)
 	s.loose = true
 	var raw rawConfig

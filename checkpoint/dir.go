@@ -9,6 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/lamina-ml/lamina/internal/openfile"
 )
 
 // Dir is the open safetensors files of a directory, as one set of tensors. Its methods
@@ -26,13 +30,18 @@ type ref struct{ file, i uint32 }
 // OpenDir opens a directory with the default limits: see [Limits.OpenDir].
 func OpenDir(path string) (*Dir, error) { return Limits{}.OpenDir(path) }
 
-// OpenDir opens model.safetensors or, if there is none, the files that
-// model.safetensors.index.json names. Of each the header alone is read, however large it is.
+// OpenDir opens the files that model.safetensors.index.json names or, if there is no index,
+// model.safetensors. Of each the header alone is read, however large it is. Both of them, where the
+// index does not name the other, are an error: which is the model cannot be told.
+//
 // The index must name files of this directory, and put each tensor once, in a file that has
-// it; tensors that it leaves out are none of the model's. Symbolic links are followed, which
-// the caches of hubs are made of, and must end at regular files. Errors name the file, and
-// the tensor where there is one: ErrFormat, ErrLimit, ErrRead, fs.ErrNotExist and what else
-// the operating system says.
+// it; tensors and files that it leaves out are none of the model's. Symbolic links are followed,
+// which the caches of hubs are made of, and must end at regular files.
+//
+// Errors name the file, and the tensor where there is one: ErrFormat, of a Git LFS pointer in place
+// of a file too, ErrLimit, ErrRead, fs.ErrNotExist, which says where below path there are
+// checkpoints if there are any, syscall.ENOTDIR for the path of a file, and what else the operating
+// system says.
 func (l Limits) OpenDir(path string) (*Dir, error) {
 	d := &Dir{path: path}
 	b := l.budget()
@@ -45,20 +54,20 @@ func (l Limits) OpenDir(path string) (*Dir, error) {
 }
 
 func (l Limits) openDir(d *Dir, b *budget) error {
-	index := filepath.Join(d.path, indexName)
-	_, err := os.Lstat(filepath.Join(d.path, singleName))
-	single := err == nil
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(index); errors.Is(err, fs.ErrNotExist) {
-			if _, err := os.Stat(d.path); err != nil {
-				return fmt.Errorf("%s: %w", d.path, bare(err))
-			}
-			return fmt.Errorf("%s: %w: it holds neither %s nor %s", d.path, fs.ErrNotExist, singleName, indexName)
-		}
-	} else if err != nil {
-		return fmt.Errorf("%s: %w", d.path, bare(err))
+	if err := d.isDir(); err != nil {
+		return err
 	}
-	if single {
+	single, err := d.holds(singleName)
+	if err != nil {
+		return err
+	}
+	indexed, err := d.holds(indexName)
+	switch {
+	case err != nil:
+		return err
+	case !single && !indexed:
+		return d.nothing()
+	case !indexed:
 		d.names = []string{singleName}
 		if err := l.openFiles(d, b); err != nil {
 			return err
@@ -68,6 +77,7 @@ func (l Limits) openDir(d *Dir, b *budget) error {
 		}
 		return nil
 	}
+	index := filepath.Join(d.path, indexName)
 	m, err := openMapped(index)
 	if err != nil {
 		return fmt.Errorf("%s: %w", index, err)
@@ -79,6 +89,10 @@ func (l Limits) openDir(d *Dir, b *budget) error {
 	if d.names, err = shardNames(m, m.Size(), b); err != nil {
 		return fmt.Errorf("%s: %w", index, as(ErrFormat, err))
 	}
+	if single && !slices.Contains(d.names, singleName) {
+		return fmt.Errorf("%s: %w: it holds %s and %s, which names other files: wanted one of the two, remove the one that is not this model's",
+			d.path, ErrFormat, singleName, indexName)
+	}
 	if err := l.openFiles(d, b); err != nil {
 		return fmt.Errorf("%s: %w", index, err)
 	}
@@ -86,6 +100,139 @@ func (l Limits) openDir(d *Dir, b *budget) error {
 		return fmt.Errorf("%s: %w", index, as(ErrFormat, err))
 	}
 	return nil
+}
+
+// isDir is an error unless the path leads to a directory.
+func (d *Dir) isDir() error {
+	info, err := os.Stat(d.path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.path, bare(err))
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s: %w: give the directory of the checkpoint, %s", d.path, syscall.ENOTDIR, filepath.Dir(d.path))
+	}
+	return nil
+}
+
+// holds reports whether there is a file of that name, if only a link that leads nowhere.
+func (d *Dir) holds(name string) (bool, error) {
+	_, err := os.Lstat(filepath.Join(d.path, name))
+	if err == nil {
+		return true, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return false, fmt.Errorf("%s: %w", filepath.Join(d.path, name), bare(err))
+}
+
+// nothing is the error of a directory that holds no checkpoint: it says what there is instead, in
+// it or below.
+func (d *Dir) nothing() error {
+	says := fmt.Sprintf("it holds neither %s nor %s", singleName, indexName)
+	others, below := d.instead()
+	switch {
+	case below != "":
+		says += ", which these directories below it do: " + below
+	case others != "":
+		says += ", only " + others
+	}
+	return fmt.Errorf("%s: %w: %s", d.path, fs.ErrNotExist, says)
+}
+
+const (
+	maxInstead = 8       // names in a message
+	maxLooked  = 1 << 16 // entries of directories that are looked at
+	maxBelow   = 3       // levels: in a hub's cache, models--X/snapshots/HASH
+)
+
+// instead are the files of a directory that look like weights, and the directories below it that
+// hold a checkpoint, the nearest first and each once, however many links lead there.
+func (d *Dir) instead() (others, below string) {
+	var files, dirs list
+	left := maxLooked
+	seen := map[string]bool{}
+	level := []string{d.path}
+	for depth := 0; depth <= maxBelow && len(level) > 0; depth++ {
+		var next, links []string
+		for _, dir := range level {
+			real, err := filepath.EvalSymlinks(dir)
+			if err != nil || seen[real] {
+				continue
+			}
+			seen[real] = true
+			if depth > 0 && holdsCheckpoint(dir) {
+				dirs.add(dir)
+				continue
+			}
+			entries := entriesOf(dir, left)
+			left -= len(entries)
+			for _, e := range entries {
+				path := filepath.Join(dir, e.Name())
+				switch {
+				case e.IsDir():
+					next = append(next, path)
+				case e.Type()&fs.ModeSymlink != 0 && isDir(path):
+					links = append(links, path)
+				case depth == 0 && strings.Contains(e.Name(), ".safetensors"):
+					files.add(e.Name())
+				}
+			}
+		}
+		level = append(next, links...)
+	}
+	return files.String(), dirs.String()
+}
+
+func holdsCheckpoint(dir string) bool {
+	for _, name := range []string{singleName, indexName} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// entriesOf are at most so many entries of a directory, by name; none of one that cannot be read.
+func entriesOf(dir string, most int) []fs.DirEntry {
+	if most <= 0 {
+		return nil
+	}
+	f, err := openfile.Directory(dir)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	entries, _ := f.ReadDir(most)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries
+}
+
+// list are names for a message, the first ones of many.
+type list struct {
+	names []string
+	more  int
+}
+
+func (l *list) add(name string) {
+	if len(l.names) == maxInstead {
+		l.more++
+		return
+	}
+	l.names = append(l.names, shown(name))
+}
+
+func (l *list) String() string {
+	s := strings.Join(l.names, ", ")
+	if l.more > 0 {
+		s += fmt.Sprintf(" and %d more", l.more)
+	}
+	return s
 }
 
 func (l Limits) openFiles(d *Dir, b *budget) error {

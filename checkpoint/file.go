@@ -97,6 +97,25 @@ func openMapped(path string) (*mem.File, error) {
 	return m, bare(err)
 }
 
+// pointer is how what Git LFS leaves in place of a file begins, until that is fetched. No
+// safetensors file does, whose header would be as long as this read as a number, and no JSON.
+const pointer = "version https://git-lfs.github.com/spec/"
+
+// fetched is an error if the file is a pointer to the one that is wanted.
+func fetched(r io.ReaderAt, size int64) error {
+	var b [len(pointer)]byte
+	if size < int64(len(b)) {
+		return nil
+	}
+	if err := readFull(r, b[:], 0); err != nil {
+		return err
+	}
+	if string(b[:]) == pointer {
+		return errors.New("it is a Git LFS pointer, and not yet the file that this stands for: git lfs pull fetches that")
+	}
+	return nil
+}
+
 // Parse reads a file that lies in memory. Tensors share its bytes, which must not change
 // while they are in use.
 func (l Limits) Parse(b []byte) (*File, error) {

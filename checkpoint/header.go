@@ -101,6 +101,9 @@ func as(kind, err error) error {
 // readFaults is readHeader; its errors, and those of all that it calls, do not say yet that
 // they are ErrFormat.
 func readFaults(r io.ReaderAt, size, most int64, b *budget) (*header, error) {
+	if err := fetched(r, size); err != nil {
+		return nil, err
+	}
 	if size < 8 {
 		return nil, fmt.Errorf("the file is %d bytes long, too short for the 8 bytes of the header's length", size)
 	}

@@ -89,6 +89,9 @@ var errMore = errors.New("more tensors than there are")
 
 // shardNames is the first reading: the files of an index, sorted.
 func shardNames(r io.ReaderAt, size int64, b *budget) ([]string, error) {
+	if err := fetched(r, size); err != nil {
+		return nil, err
+	}
 	seen := map[string]bool{}
 	err := readIndex(newScanner(r, 0, size, "index", b), func(_ *scanner, _ text, file []byte) error {
 		if seen[aliased(file)] {

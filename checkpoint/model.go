@@ -28,17 +28,26 @@ type Model struct {
 func OpenModel(dir string) (*Model, error) { return Limits{}.OpenModel(dir) }
 
 // OpenModel opens a directory that has config.json and the tensors that [Limits.OpenDir]
-// takes. No tensor is read. Errors are those of [Limits.ParseConfig] and [Limits.OpenDir], and
+// takes. No tensor is read. The layers are those of a language model, where there are others too.
+// Errors are those of [Limits.ParseConfig] and [Limits.OpenDir], and
 // ErrWeights if the layers of more than one model are in the directory; all name the file.
 func (l Limits) OpenModel(dir string) (*Model, error) {
+	m := &Model{Dir: &Dir{path: dir}}
+	if err := m.Dir.isDir(); err != nil {
+		return nil, err
+	}
 	path := filepath.Join(dir, configName)
 	f, err := openMapped(path)
 	if err != nil {
+		if there, _ := m.Dir.holds(configName); !there && !holdsCheckpoint(dir) {
+			if _, below := m.Dir.instead(); below != "" {
+				return nil, m.Dir.nothing()
+			}
+		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	defer f.Close()
 	b := l.budget()
-	m := &Model{Dir: &Dir{path: dir}}
 	if m.Config, err = l.readConfig(f, f.Size(), b); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -55,7 +64,7 @@ func (l Limits) OpenModel(dir string) (*Model, error) {
 // Close closes the files. Layers and blocks that were made stay.
 func (m *Model) Close() error { return m.Dir.Close() }
 
-// preferred are prefixes of layers, the first one that there is before any other.
+// preferred are prefixes of layers of language models, before any other.
 var preferred = [...]string{"model.", "language_model.model.", "model.language_model.", "language_model.", ""}
 
 // maxPrefix bounds prefixes: each block has one in its module, in many a message too.
@@ -86,8 +95,14 @@ func (d *Dir) layersPrefix() (string, error) {
 			others = append(others, strings.Clone(p))
 		}
 	}
-	if k := slices.Index(there[:], true); k >= 0 {
-		return preferred[k], nil
+	var known []string
+	for k, p := range preferred {
+		if there[k] {
+			known = append(known, p)
+		}
+	}
+	if len(known) > 0 {
+		others = known
 	}
 	switch len(others) {
 	case 0:

@@ -37,6 +37,7 @@ type inspection struct {
 	Kind    string        `json:"kind"`  // file or directory
 	Bytes   int64         `json:"bytes"` // of all tensors
 	Files   []foundFile   `json:"files"`
+	Unread  []string      `json:"unread,omitempty"` // safetensors files beside them that are none of the model's
 	Types   []foundType   `json:"types"`
 	Model   *foundModel   `json:"model,omitempty"`
 	Blocks  []foundBlock  `json:"blocks,omitempty"`
@@ -54,7 +55,8 @@ type inspection struct {
 type foundFile struct {
 	Name    string `json:"name"`
 	Tensors int    `json:"tensors"`
-	Bytes   int64  `json:"bytes"` // of its tensors
+	Bytes   int64  `json:"bytes"`              // of its tensors
+	LeftOut int    `json:"left_out,omitempty"` // tensors that it has beside them, which the index leaves out
 }
 
 type foundType struct {
@@ -179,6 +181,9 @@ func inspect(path string) (*inspection, error) {
 		return nil, err
 	}
 	if !info.IsDir() {
+		if name := filepath.Base(path); name == "config.json" || strings.HasSuffix(name, ".safetensors.index.json") {
+			return nil, fmt.Errorf("%s: it is a part of a checkpoint: give its directory, %s", path, filepath.Dir(path))
+		}
 		f, err := checkpoint.Open(path)
 		if err != nil {
 			return nil, err
@@ -192,6 +197,7 @@ func inspect(path string) (*inspection, error) {
 	if err == nil {
 		i.close = m.Close
 		i.take(m.Dir.Files(), m.Dir.Tensors())
+		i.unread()
 		i.model(m)
 		return i, nil
 	}
@@ -202,6 +208,7 @@ func inspect(path string) (*inspection, error) {
 	}
 	i.close = d.Close
 	i.take(d.Files(), d.Tensors())
+	i.unread()
 	i.Faults = append(i.Faults, err.Error())
 	return i, nil
 }
@@ -316,9 +323,30 @@ func (i *inspection) take(files []*checkpoint.File, tensors iter.Seq[checkpoint.
 		kind := kinds[t.DType.String()]
 		kinds[t.DType.String()] = foundType{t.DType.String(), kind.Tensors + 1, kind.Bytes + size}
 	}
+	for n, f := range files {
+		i.Files[n].LeftOut = f.Len() - i.Files[n].Tensors
+	}
 	i.Types = []foundType{}
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		i.Types = append(i.Types, kinds[name])
+	}
+}
+
+// unread finds the safetensors files of a directory that were not opened: which of them are the
+// model's, the index says.
+func (i *inspection) unread() {
+	entries, err := os.ReadDir(i.Path)
+	if err != nil {
+		return // it was opened before, and tells no more of itself now
+	}
+	opened := map[string]bool{}
+	for _, f := range i.Files {
+		opened[f.Name] = true
+	}
+	for _, e := range entries {
+		if !e.IsDir() && strings.HasSuffix(e.Name(), ".safetensors") && !opened[e.Name()] {
+			i.Unread = append(i.Unread, e.Name())
+		}
 	}
 }
 
@@ -355,7 +383,17 @@ func (i *inspection) print(w io.Writer, every bool) {
 	if i.Kind == "directory" {
 		fmt.Fprintf(w, "\n%s\n", counted(len(i.Files), "file"))
 		for _, f := range i.Files {
-			fmt.Fprintf(w, "  %-40s %6d tensors  %10s\n", f.Name, f.Tensors, amount(f.Bytes))
+			left := ""
+			if f.LeftOut > 0 {
+				left = fmt.Sprintf("  and %s that the index leaves out", thousands(f.LeftOut))
+			}
+			fmt.Fprintf(w, "  %-40s %6d tensors  %10s%s\n", shown(f.Name), f.Tensors, amount(f.Bytes), left)
+		}
+		for _, name := range i.Unread[:min(len(i.Unread), manyFaults)] {
+			fmt.Fprintf(w, "  %-40s none of the model's: not read\n", shown(name))
+		}
+		if more := len(i.Unread) - manyFaults; more > 0 {
+			fmt.Fprintf(w, "  and %s not read\n", counted(more, "file"))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(i.metadata)) {

@@ -76,7 +76,7 @@ func TestInspectFile(t *testing.T) {
 		sum += size
 	}
 	assert.Equal(t, sum, i.Bytes)
-	assert.Equal(t, []foundFile{{"merge_plain.safetensors", f.Len(), sum}}, i.Files)
+	assert.Equal(t, []foundFile{{"merge_plain.safetensors", f.Len(), sum, 0}}, i.Files)
 	assert.Equal(t, []foundType{{"F32", f.Len(), sum}}, i.Types)
 
 	status, out, stderr := command("inspect", path)
@@ -102,7 +102,7 @@ func TestInspectDirectory(t *testing.T) {
 		{1, "model.layers.1.self_attn", "F8_E4M3", values + 28 + 4*(3+6+6+6+6), true, ""},
 	}, i.Blocks)
 	assert.Len(t, i.Tensors, 7+7+5)
-	assert.Equal(t, []foundFile{{"model.safetensors", 19, i.Bytes}}, i.Files)
+	assert.Equal(t, []foundFile{{"model.safetensors", 19, i.Bytes, 0}}, i.Files)
 	assert.Equal(t, i.Blocks[0].Bytes+i.Blocks[1].Bytes, i.Bytes)
 	assert.Equal(t, contextCost{"bf16", 0, 40, 80}, i.Context[0])
 
@@ -116,6 +116,44 @@ func TestInspectDirectory(t *testing.T) {
 	} {
 		assert.Contains(t, out, want)
 	}
+}
+
+// TestInspectBeside: a path beside or above a directory gets its name, and what a directory holds
+// beside the model is said.
+func TestInspectBeside(t *testing.T) {
+	m := newTinyModel(t)
+	const index = "model.safetensors.index.json"
+	text := `{"weight_map":{"model.layers.0.self_attn.o_proj.weight":"model.safetensors"}}`
+	require.NoError(t, os.WriteFile(filepath.Join(m.dir, index), []byte(text), 0o600))
+	for _, name := range []string{"config.json", index} {
+		status, out, stderr := command("inspect", filepath.Join(m.dir, name))
+		assert.Equal(t, statusUnusable, status)
+		assert.Empty(t, out)
+		assert.Contains(t, stderr, name+": it is a part of a checkpoint: give its directory, "+m.dir+"\n")
+	}
+	status, _, stderr := command("inspect", filepath.Dir(m.dir))
+	assert.Equal(t, statusUnusable, status)
+	assert.Contains(t, stderr, "these directories below it do: "+m.dir+"\n")
+
+	for _, name := range []string{"consolidated.safetensors", "old\x1b.safetensors"} {
+		require.NoError(t, checkpoint.WriteFile(filepath.Join(m.dir, name), nil, nil))
+	}
+	i, status, _ := inspected(t, m.dir)
+	assert.Equal(t, statusUnusable, status, "tensors are missing")
+	require.Len(t, i.Files, 1)
+	assert.Equal(t, []int{1, 18}, []int{i.Files[0].Tensors, i.Files[0].LeftOut})
+	assert.Equal(t, []string{"consolidated.safetensors", "old\x1b.safetensors"}, i.Unread)
+	_, out, _ := command("inspect", m.dir)
+	for _, want := range []string{"  and 18 that the index leaves out\n", "  consolidated.safetensors                 none of the model's: not read\n", `"old\x1b.safetensors" `} {
+		assert.Contains(t, out, want)
+	}
+	assert.NotContains(t, out, "\x1b")
+
+	// Which of two is the model, inspect does not choose either.
+	require.NoError(t, os.WriteFile(filepath.Join(m.dir, index), []byte(strings.Replace(text, "model.safetensors", "other.safetensors", 1)), 0o600))
+	status, _, stderr = command("inspect", m.dir)
+	assert.Equal(t, statusUnusable, status)
+	assert.Contains(t, stderr, "it holds model.safetensors and "+index)
 }
 
 // TestInspectPredict: blocks that predict further tokens are listed if they are there, and are no

@@ -401,6 +401,21 @@ func FuzzReadPacked(f *testing.F) {
 		}
 		require.Equal(t, b, file(t, p))
 		sameProduct(t, p, p)
+		// The other products, on weights that are anything: NaN and infinity too.
+		const m = 2
+		x, y := normal(newRand(5), p.Batch()*m*p.K(), 1), make([]float32, p.Batch()*m*p.N())
+		s := fp8.Shape{M: m, LdX: p.K(), StrideX: m * p.K(), LdY: p.N(), StrideY: m * p.N()}
+		require.NoError(t, p.MulBF16(context.Background(), nil, y, fp8.RowsF32(x), s))
+		for _, group := range []int{1, 7, 16, p.K(), math.MaxInt} {
+			for _, mul := range []func(context.Context, *fp8.Pool, []float32, fp8.Rows, fp8.Shape, int) error{p.MulQuant, p.MulQuantBF16} {
+				err := mul(context.Background(), nil, y, fp8.RowsF32(x), s, group)
+				if !p.Scaled() {
+					require.ErrorIs(t, err, fp8.ErrScale)
+					continue
+				}
+				require.NoError(t, err)
+			}
+		}
 		require.NoError(t, p.Close())
 	})
 }

@@ -3,7 +3,6 @@ package mla_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc64"
 	"math"
@@ -239,28 +238,4 @@ func TestBlockFingerprint(t *testing.T) {
 		change(&v)
 		add(name, v.Fingerprint(cfg))
 	}
-}
-
-// FuzzLoadPackedBlock: any bytes, with the header's checksum made right or not, are an
-// ErrPacked, an ErrStale, or a block that is saved as the bytes it came from.
-func FuzzLoadPackedBlock(f *testing.F) {
-	cfg, _, source, good := tinyBlock(f)
-	f.Add(good, false)
-	f.Add(good[:256], true)
-	f.Add(good[:len(good)-1], true)
-	f.Fuzz(func(t *testing.T, b []byte, sealed bool) {
-		b = slices.Clone(b)
-		if sealed {
-			resealBlock(b)
-		}
-		l, err := mla.LoadBlockBytes(cfg, b, source)
-		if err != nil {
-			require.True(t, errors.Is(err, mla.ErrPacked) || errors.Is(err, mla.ErrStale), "%v", err)
-			return
-		}
-		defer l.Close()
-		again, err := mla.SaveBlockBytes(l, source)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(b, again))
-	})
 }

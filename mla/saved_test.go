@@ -3,7 +3,6 @@ package mla_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc64"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -372,29 +370,4 @@ func TestReplaceFailure(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
-}
-
-// FuzzLoadPacked: any bytes, with the header's checksum made right or not, are an
-// ErrPacked, an ErrStale, or a layer that is saved as the bytes it came from.
-func FuzzLoadPacked(f *testing.F) {
-	cfg, source, _, good := tiny(f)
-	f.Add(good, false)
-	f.Add(good[:192], true)
-	f.Add(good[:len(good)-1], true)
-	f.Add([]byte(strings.Repeat("\x89LAMLAYR", 30)), true)
-	f.Fuzz(func(t *testing.T, b []byte, sealed bool) {
-		b = slices.Clone(b)
-		if sealed {
-			resealLayer(b)
-		}
-		l, err := mla.LoadBytes(cfg, b, source)
-		if err != nil {
-			require.True(t, errors.Is(err, mla.ErrPacked) || errors.Is(err, mla.ErrStale), "%v", err)
-			return
-		}
-		defer l.Close()
-		again, err := mla.SaveBytes(l, source)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(b, again))
-	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"maps"
 	"os"
@@ -91,7 +92,11 @@ func openMapped(path string) (*mem.File, error) {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
 	if err != nil {
-		return nil, bare(err)
+		err = bare(err)
+		if to, notLink := os.Readlink(path); notLink == nil && errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: it is a symbolic link to %s", err, shown(to))
+		}
+		return nil, err
 	}
 	m, err := mem.NewFile(f, size)
 	return m, bare(err)

@@ -67,7 +67,11 @@ func TestSeal(t *testing.T) {
 		b := slices.Clone(good)
 		seal(b)
 		require.True(t, bytes.Equal(good, b), name)
-		for at := range b {
+		step := 1
+		if testing.Short() {
+			step = 7
+		}
+		for at := 0; at < len(b); at += step {
 			b := slices.Clone(good)
 			b[at] ^= 0x10
 			seal(b)

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"syscall"
 )
 
-// ErrKind is wrapped by the error of opening what is no regular file, or no directory.
+// ErrKind is wrapped by the error of opening what is no regular file.
 var ErrKind = errors.New("it is no regular file")
 
 // Regular opens a regular file for reading and returns its size. Symbolic links are followed.
@@ -41,7 +42,7 @@ func open(path string) (*os.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// Directory opens a directory. Errors are *fs.PathError, and ErrKind.
+// Directory opens a directory. Errors are *fs.PathError, of syscall.ENOTDIR for anything else.
 func Directory(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|withoutWaiting, 0)
 	if err != nil {
@@ -49,7 +50,7 @@ func Directory(path string) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%w but no directory either: %s", ErrKind, Kind(info.Mode()))
+		err = &fs.PathError{Op: "open", Path: path, Err: syscall.ENOTDIR}
 	}
 	if err != nil {
 		f.Close()

@@ -14,7 +14,7 @@ type CoreConfig struct {
 	Width int     // d_qk, values of a key row
 	V     int     // d_v, leading values of a row that are its value; up to Width
 	Scale float32 // multiplies the scores; finite and not 0
-	Mask  Mask    // of Decode; sparse calls have none
+	Mask  Mask    // of Decode and Prefill; calls with index lists have none
 
 	Arithmetic Arithmetic // in the bits of every result; F32 unless set
 }
@@ -62,8 +62,9 @@ func (c *Core) Close() error { return c.plan.Close() }
 //	out  [T, h, d_v]   f32, bf16 or f16
 //	b.LSE, b.MaxLogit  [T, h]
 //
-// The queries of a sequence stand at its last committed positions. With
-// b.Sparse it attends over index lists instead. Errors as for Plan.Forward.
+// The queries of a sequence stand at its last committed positions; without a
+// mask there may be more of them, as Plan.Decode says. With b.Sparse it attends
+// over index lists instead. Errors as for Plan.Forward.
 func (c *Core) Decode(ctx context.Context, out, q Rows, b Batch) error {
 	return c.plan.Decode(ctx, out, q, b)
 }

@@ -78,7 +78,9 @@ func (p *Plan) Forward(ctx context.Context, out, q, kv Rows, b Batch) error {
 //	out  [T, H, R]    the latent output of every row; f32, bf16 or f16
 //
 // The queries of sequence b stand at its last committed positions: with s of
-// them and n committed tokens, at n-s .. n-1. Freqs and Forms play no part.
+// them and n committed tokens, at n-s .. n-1, and s is at most n. Under MaskNull
+// without index lists positions play no part, and s may be more: over no rows the
+// output is 0, LSE +Inf and MaxLogit -Inf. Freqs and Forms play no part.
 // Everything else, errors included, is as for Forward.
 func (p *Plan) Decode(ctx context.Context, out, q Rows, b Batch) error {
 	b.Freqs, b.Forms = Rows{}, nil
@@ -483,7 +485,8 @@ func (p *Plan) checkLeased() error {
 		}
 		first := p.firstPosition(i)
 		keys := first + s
-		if first < 0 {
+		// Only the null mask looks at no positions, and lists do, for what follows a token is none to it.
+		if first < 0 && (p.call.sparse || c.Mask.Kind != MaskNull) {
 			return fmt.Errorf("%w: sequence %d has %d queries, but only %d committed tokens", ErrShape, i, s, p.views[i].Len())
 		}
 		if keys > p.lim.Context {

@@ -13,7 +13,9 @@ import (
 type PrefillArgs struct {
 	// Offsets and Keys [B+1] cut a ragged batch: sequence b has the queries
 	// Offsets[b] .. Offsets[b+1] and the keys Keys[b] .. Keys[b+1]. Its queries
-	// stand at its last positions. nil, both: one sequence.
+	// stand at its last positions, so that it has at least as many keys; under
+	// MaskNull positions play no part, and it may have fewer, or none. nil, both:
+	// one sequence, with all the keys of k.
 	Offsets, Keys []uint32
 	// Where the keys and values lie, in elements: row s of head g begins at
 	// s*LdK + g*StrideK, and at s*LdV + g*StrideV. 0 means [S, h, d]: h*d_qk and
@@ -34,8 +36,10 @@ type PrefillArgs struct {
 //	v    [S, h, d_v]   f32, bf16 or f16
 //	out  [T, h, d_v]   f32, bf16 or f16; must not overlap an input
 //
-// The mask is that of the CoreConfig. Errors: ErrShape, ErrLimit, ErrBusy,
-// ErrClosed, and ctx.Err; a nil ctx is never cancelled.
+// The mask is that of the CoreConfig. Over no keys, which only MaskNull allows, a
+// row is 0, its LSE +Inf and its MaxLogit -Inf, as Merge takes them: keys may come
+// in pieces of any size. Errors: ErrShape, ErrLimit, ErrBusy, ErrClosed, and
+// ctx.Err; a nil ctx is never cancelled.
 func (c *Core) Prefill(ctx context.Context, out, q, k, v Rows, a *PrefillArgs) error {
 	p := c.plan
 	if a == nil {
@@ -138,10 +142,16 @@ func (e *prefill) checkOffsets(p *Plan) error {
 		return fmt.Errorf("%w: Offsets has %d values and Keys %d, want B+1 each, or nil both", ErrShape, len(e.Offsets), len(e.Keys))
 	}
 	if e.Offsets == nil {
-		// As many keys as the shorter of k and v has room for.
-		e.keys = e.k.Len() / max(e.LdK, 1)
-		if e.StrideK > e.LdK { // heads outside, rows inside
-			e.keys = e.StrideK / max(e.LdK, 1)
+		// As many keys as k has room for; reaches says whether v has it, too.
+		e.keys = e.k.Len() / e.LdK
+		switch h := p.cfg.Heads; {
+		case e.StrideK > e.LdK: // heads outside, rows inside
+			e.keys = e.StrideK / e.LdK
+		case e.StrideK == e.LdK && h > 1: // likewise, one row or none
+			e.keys = min(e.keys, 1)
+		}
+		if e.keys > p.lim.Context {
+			return fmt.Errorf("%w: the call has %d keys, Limits.Context is %d", ErrLimit, e.keys, p.lim.Context)
 		}
 		e.one = [2][2]uint32{{0, uint32(e.tokens)}, {0, uint32(e.keys)}}
 		e.Offsets, e.Keys = e.one[0][:], e.one[1][:]
@@ -164,8 +174,9 @@ func (e *prefill) checkOffsets(p *Plan) error {
 			return fmt.Errorf("%w: Offsets or Keys fall after sequence %d", ErrShape, b)
 		case s > int64(p.lim.Context):
 			return fmt.Errorf("%w: sequence %d has %d keys, Limits.Context is %d", ErrLimit, b, s, p.lim.Context)
-		case t > s:
-			return fmt.Errorf("%w: sequence %d has %d queries and %d keys; queries stand at the last positions", ErrShape, b, t, s)
+		case t > s && p.cfg.Mask.Kind != MaskNull:
+			return fmt.Errorf("%w: sequence %d has %d queries and %d keys; queries stand at the last positions, which mask %v looks at",
+				ErrShape, b, t, s, p.cfg.Mask)
 		}
 		e.blocks += (int(t) + e.rows - 1) / e.rows
 		e.ends = append(e.ends, e.blocks)
@@ -212,7 +223,7 @@ type queryBlock struct {
 	head, seq int
 	tok, rows int // in the call
 	left      int // queries of the sequence behind them
-	pos, keys int // position of the first query, and the keys of its sequence
+	pos, keys int // position of the first query, below 0 where MaskNull lets keys be fewer, and the keys of its sequence
 	key0      int // the first of these in the call
 }
 

@@ -43,8 +43,9 @@ func (p *Plan) position(t int) int {
 }
 
 // firstPosition is the absolute position of the first query of sequence b: the
-// new tokens follow the committed ones; queries of Decode end with them; those
-// of a call over physical rows alone have none.
+// new tokens follow the committed ones; queries of Decode end with them, and
+// begin below 0 where MaskNull lets rows be fewer; those of a call over physical
+// rows alone have none.
 func (p *Plan) firstPosition(b int) int {
 	switch p.call.kind {
 	case coreSparse:

@@ -55,7 +55,7 @@ func (p *Packed) MulQuantBF16(ctx context.Context, pool *Pool, y []float32, x Ro
 // Folds reports whether products multiply every activation by a scale of its own,
 // for weights whose step is below 16. In the second arithmetic they need float32
 // activations: MulFoldedBF16Panels has them, MulBF16Panels has all others.
-func (p *Packed) Folds() bool { return p.scaling == folded }
+func (p *Packed) Folds() bool { return p != nil && p.scaling == folded }
 
 // MulBF16Panels is MulPanels in the second arithmetic (MulBF16) for m rows of bf16
 // activations, as simd.NarrowActBF16 makes them:

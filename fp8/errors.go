@@ -19,6 +19,7 @@ var (
 	ErrPacked = errors.New("fp8: bad packed file")
 	// ErrBusy is returned by Close while a product uses the packed weights.
 	ErrBusy = errors.New("fp8: busy")
-	// ErrClosed is returned by packed weights after Close.
+	// ErrClosed is returned by packed weights after Close, and by those that nobody
+	// packed.
 	ErrClosed = errors.New("fp8: closed")
 )

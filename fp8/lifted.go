@@ -23,7 +23,7 @@ const (
 // Lifts reports whether the weights take lifted activations (Lift, MulLifted): E4M3
 // codes, none of them NaN, with scales for steps of 16 or more, K and the step being
 // multiples of 4.
-func (p *Packed) Lifts() bool { return p.lift != 0 }
+func (p *Packed) Lifts() bool { return p != nil && p.lift != 0 }
 
 // Lift readies m rows of K activations for MulLifted: dst[i*ldd + k] becomes
 // x[i*ldx + k] times a power of two, exactly. dst may be x. The factor is the same

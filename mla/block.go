@@ -109,7 +109,8 @@ type projection struct {
 
 // Block is one attention block, from hidden states to hidden states: its
 // configuration and its packed weights. It is immutable and shared by
-// goroutines; each needs a BlockPlan of its own.
+// goroutines; each needs a BlockPlan of its own. NewBlock and LoadPackedBlock make
+// one: a zero Block counts as closed.
 //
 //	hidden [T, E]
 //	   |-- q_a_proj -- q_a_layernorm -- q_b_proj --.     (or q_proj alone)
@@ -256,10 +257,20 @@ func gammaRounding(gamma Rows) rounding {
 }
 
 // Config returns the checked configuration, defaults filled in.
-func (b *Block) Config() BlockConfig { return b.cfg }
+func (b *Block) Config() BlockConfig {
+	if b == nil {
+		return BlockConfig{}
+	}
+	return b.cfg
+}
+
+// made reports that NewBlock or LoadPackedBlock made b.
+func (b *Block) made() bool { return b != nil && b.core != nil }
+
+var errNoBlock = fmt.Errorf("%w: the block is nil or a zero value", ErrClosed)
 
 // Form is what FormAuto means in this block's core; see Layer.Form.
-func (b *Block) Form(newTokens, keys int) Form { return b.core.Form(newTokens, keys) }
+func (b *Block) Form(newTokens, keys int) Form { return b.Config().Core.form(newTokens, keys) }
 
 // projections are those that there are, o first.
 func (b *Block) projections() []*projection {
@@ -272,6 +283,9 @@ func (b *Block) projections() []*projection {
 
 // Bytes is the memory that the packed weights hold.
 func (b *Block) Bytes() int64 {
+	if !b.made() {
+		return 0
+	}
 	n := b.core.Bytes()
 	for _, p := range b.projections() {
 		n += p.w.Bytes()
@@ -282,6 +296,9 @@ func (b *Block) Bytes() int64 {
 // Close frees the packed weights. It is idempotent, and returns ErrBusy while a
 // Forward uses them; plans of a closed block return ErrClosed.
 func (b *Block) Close() error {
+	if !b.made() {
+		return errNoBlock
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -311,6 +328,9 @@ func (b *Block) free() error {
 // enter leases the weights for one Forward. Close goes for o first: while that is
 // held, nothing else is closed.
 func (b *Block) enter() error {
+	if !b.made() {
+		return errNoBlock
+	}
 	if err := b.o.w.Acquire(); err != nil {
 		return fmt.Errorf("%w: the block is closed: %w", ErrClosed, err)
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 // BlockPlan owns the workspace of one Forward of a block at a time. Many plans
-// may share a Block, a Pool and a cache.
+// may share a Block, a Pool and a cache. Block.Plan makes one: a zero BlockPlan
+// counts as closed.
 type BlockPlan struct {
 	block *Block
 	plan  *Plan // of the core; its state is that of both
@@ -74,14 +75,30 @@ func (p *BlockPlan) allocate(tokens int) error {
 }
 
 // Bytes is the memory that the plan's workspace holds.
-func (p *BlockPlan) Bytes() int64 { return p.plan.Bytes() + int64(len(p.mem.Bytes())) }
+func (p *BlockPlan) Bytes() int64 {
+	if !p.made() {
+		return 0
+	}
+	return p.plan.Bytes() + int64(len(p.mem.Bytes()))
+}
+
+// made reports that Block.Plan made p.
+func (p *BlockPlan) made() bool { return p != nil && p.mem != nil }
 
 // Limits returns the checked limits, defaults filled in.
-func (p *BlockPlan) Limits() Limits { return p.plan.Limits() }
+func (p *BlockPlan) Limits() Limits {
+	if !p.made() {
+		return Limits{}
+	}
+	return p.plan.Limits()
+}
 
 // Close frees the workspace. It is idempotent, and returns ErrBusy while a
 // Forward runs; afterwards Forward returns ErrClosed.
 func (p *BlockPlan) Close() error {
+	if !p.made() {
+		return errNoPlan
+	}
 	if err := p.plan.Close(); err != nil {
 		return err
 	}
@@ -107,6 +124,9 @@ func (p *BlockPlan) Close() error {
 // Errors: those of Plan.Forward, and all that are found before the first product
 // are found before anything is written.
 func (p *BlockPlan) Forward(ctx context.Context, out, hidden Rows, b Batch) error {
+	if !p.made() {
+		return errNoPlan
+	}
 	if err := p.block.enter(); err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ type CoreConfig struct {
 
 // Core is attention over rows as they lie, without weights, norm and rope: the
 // shapes that people who come from FlashMLA know. Like a Plan it owns the
-// workspace of one call at a time, and calls allocate nothing.
+// workspace of one call at a time, and calls allocate nothing. NewCore makes one: a
+// zero Core counts as closed.
 type Core struct {
 	plan   *Plan
 	sparse Sparse // of the call that runs
@@ -51,10 +52,18 @@ func NewCore(cfg CoreConfig, lim Limits, pool *Pool) (*Core, error) {
 }
 
 // Bytes is the memory that the workspace holds.
-func (c *Core) Bytes() int64 { return c.plan.Bytes() }
+func (c *Core) Bytes() int64 { return c.owned().Bytes() }
+
+// owned is the plan that NewCore made, which is nil for a core that it did not make. Its methods are ready for that.
+func (c *Core) owned() *Plan {
+	if c == nil {
+		return nil
+	}
+	return c.plan
+}
 
 // Close frees the workspace, as Plan.Close does.
-func (c *Core) Close() error { return c.plan.Close() }
+func (c *Core) Close() error { return c.owned().Close() }
 
 // Decode is dense attention over the committed rows of paged sequences:
 //
@@ -66,7 +75,7 @@ func (c *Core) Close() error { return c.plan.Close() }
 // mask there may be more of them, as Plan.Decode says. With b.Sparse it attends
 // over index lists instead. Errors as for Plan.Forward.
 func (c *Core) Decode(ctx context.Context, out, q Rows, b Batch) error {
-	return c.plan.Decode(ctx, out, q, b)
+	return c.owned().Decode(ctx, out, q, b)
 }
 
 // SparseDecodeArgs are the arguments of SparseDecode beside q and out.
@@ -99,6 +108,9 @@ type SparseDecodeArgs struct {
 // Rows that no list selects are not read. Errors: ErrShape, ErrLimit, ErrBusy,
 // ErrClosed, those of kvpaged, and ctx.Err.
 func (c *Core) SparseDecode(ctx context.Context, out, q Rows, a *SparseDecodeArgs) error {
+	if !c.owned().made() {
+		return errNoPlan
+	}
 	if a == nil || a.Cache == nil {
 		return fmt.Errorf("%w: SparseDecodeArgs or its Cache is nil", ErrShape)
 	}
@@ -124,6 +136,9 @@ type SparsePrefillArgs struct {
 //
 // Rows that no list selects are not read. Errors as for SparseDecode.
 func (c *Core) SparsePrefill(ctx context.Context, out, q, kv Rows, a *SparsePrefillArgs) error {
+	if !c.owned().made() {
+		return errNoPlan
+	}
 	if a == nil {
 		return fmt.Errorf("%w: SparsePrefillArgs is nil", ErrShape)
 	}

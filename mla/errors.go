@@ -34,7 +34,8 @@ var (
 	ErrPanic = workpool.ErrPanic
 	// ErrPoolBusy is returned by Pool.Close while a call uses the pool.
 	ErrPoolBusy = workpool.ErrBusy
-	// ErrClosed is returned by a closed Layer or Plan, or on a closed Pool.
+	// ErrClosed is returned by a Layer, Plan, Block, BlockPlan or Core that is closed,
+	// or nil or a zero value, which no constructor made; and on a closed Pool.
 	ErrClosed = errors.New("mla: closed")
 
 	// errAborted ends the units that wait for one that failed; the pool returns

@@ -56,8 +56,12 @@ func PrefillDecodeGraphFP8(ctx context.Context, args *GraphArgs) error {
 }
 
 // Close drops what earlier calls prepared: packed weights, sequences, workspace.
-// The fields stay, and the next call prepares anew. ErrBusy while a call runs.
+// The fields stay, and the next call prepares anew. Errors: ErrBusy while a call
+// runs, and ErrConfig for nil.
 func (a *GraphArgs) Close() error {
+	if a == nil {
+		return fmt.Errorf("%w: no GraphArgs", ErrConfig)
+	}
 	g := &a.state
 	if err := g.enter(); err != nil {
 		return err

@@ -10,7 +10,8 @@ import (
 )
 
 // Layer is one attention layer: its configuration and its packed weights. It
-// is immutable and shared by goroutines; each needs a Plan of its own.
+// is immutable and shared by goroutines; each needs a Plan of its own. New and
+// LoadPacked make one: a zero Layer counts as closed.
 type Layer struct {
 	cfg       Config
 	w         *packed
@@ -79,19 +80,37 @@ func (l *Layer) readyActQuant() error {
 }
 
 // Config returns the checked configuration, defaults filled in.
-func (l *Layer) Config() Config { return l.cfg }
+func (l *Layer) Config() Config {
+	if l == nil {
+		return Config{}
+	}
+	return l.cfg
+}
+
+// made reports that New or LoadPacked made l.
+func (l *Layer) made() bool { return l != nil && l.w != nil }
+
+var errNoLayer = fmt.Errorf("%w: the layer is nil or a zero value", ErrClosed)
 
 // Bytes is the memory that the packed weights hold.
-func (l *Layer) Bytes() int64 { return l.w.bytes() }
+func (l *Layer) Bytes() int64 {
+	if !l.made() {
+		return 0
+	}
+	return l.w.bytes()
+}
 
 // Form is what FormAuto means for a sequence with newTokens new tokens and keys
 // keys, the new ones included, under FormRule PerSequence (arithmetic.md): the
 // cheaper form by an integer rule that is the same on every machine.
-func (l *Layer) Form(newTokens, keys int) Form { return l.cfg.form(newTokens, keys) }
+func (l *Layer) Form(newTokens, keys int) Form { return l.Config().form(newTokens, keys) }
 
 // Close frees the packed weights. It is idempotent, and returns ErrBusy while a
 // Forward uses them; plans of a closed layer return ErrClosed.
 func (l *Layer) Close() error {
+	if !l.made() {
+		return errNoLayer
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -108,6 +127,9 @@ func (l *Layer) Close() error {
 
 // enter leases the weights for one Forward.
 func (l *Layer) enter() error {
+	if !l.made() {
+		return errNoLayer
+	}
 	if err := l.w.acquire(); err != nil {
 		return fmt.Errorf("%w: the layer is closed: %w", ErrClosed, err)
 	}

@@ -75,7 +75,7 @@ func (l Limits) checked() (Limits, error) {
 }
 
 // Plan owns the workspace of one Forward at a time. Many plans may share a
-// Layer, a Pool and a cache.
+// Layer, a Pool and a cache. Layer.Plan makes one: a zero Plan counts as closed.
 type Plan struct {
 	layer *Layer
 	cfg   Config
@@ -342,14 +342,32 @@ func (s *scratch) cutPairs(c *cutter, cfg *Config, rows, d, values int) {
 }
 
 // Bytes is the memory that the plan's workspace holds.
-func (p *Plan) Bytes() int64 { return int64(len(p.mem.Bytes())) }
+func (p *Plan) Bytes() int64 {
+	if !p.made() {
+		return 0
+	}
+	return int64(len(p.mem.Bytes()))
+}
 
 // Limits returns the checked limits, defaults filled in.
-func (p *Plan) Limits() Limits { return p.lim }
+func (p *Plan) Limits() Limits {
+	if !p.made() {
+		return Limits{}
+	}
+	return p.lim
+}
+
+// made reports that newPlan made p.
+func (p *Plan) made() bool { return p != nil && p.mem != nil }
+
+var errNoPlan = fmt.Errorf("%w: the plan is nil or a zero value", ErrClosed)
 
 // Close frees the workspace. It is idempotent, and returns ErrBusy while a
 // Forward runs; afterwards Forward returns ErrClosed.
 func (p *Plan) Close() error {
+	if !p.made() {
+		return errNoPlan
+	}
 	if !p.state.CompareAndSwap(planIdle, planClosed) {
 		if p.state.Load() == planClosed {
 			return nil
@@ -361,6 +379,9 @@ func (p *Plan) Close() error {
 
 // enter claims the plan for one Forward.
 func (p *Plan) enter() error {
+	if !p.made() {
+		return errNoPlan
+	}
 	if p.state.CompareAndSwap(planIdle, planBusy) {
 		return nil
 	}

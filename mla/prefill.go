@@ -41,7 +41,7 @@ type PrefillArgs struct {
 // in pieces of any size. Errors: ErrShape, ErrLimit, ErrBusy, ErrClosed, and
 // ctx.Err; a nil ctx is never cancelled.
 func (c *Core) Prefill(ctx context.Context, out, q, k, v Rows, a *PrefillArgs) error {
-	p := c.plan
+	p := c.owned()
 	if a == nil {
 		a = &PrefillArgs{}
 	}

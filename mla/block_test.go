@@ -276,7 +276,7 @@ func TestBlockErrors(t *testing.T) {
 		"offsets huge":   {func(m *madeBlock, a *blockArgs) { a.b.Offsets = []uint32{0, 9, 14, 14, math.MaxUint32} }, mla.ErrLimit, "Limits.Tokens"},
 		"no cache":       {func(m *madeBlock, a *blockArgs) { a.b.Cache = nil }, mla.ErrShape, "another cache"},
 		"layer beyond":   {func(m *madeBlock, a *blockArgs) { a.b.Layer = 2 }, mla.ErrShape, "Batch.Layer is 2"},
-		"sequence twice": {func(m *madeBlock, a *blockArgs) { a.b.Seqs[1] = a.b.Seqs[0] }, kvpaged.ErrBusy, "sequence 1"},
+		"sequence twice": {func(m *madeBlock, a *blockArgs) { a.b.Seqs[1] = a.b.Seqs[0] }, mla.ErrShape, "Batch.Seqs[1] are the same sequence"},
 		"not reserved":   {func(m *madeBlock, a *blockArgs) { m.drop(1) }, nil, "sequence 1"},
 		"indexer": {func(m *madeBlock, a *blockArgs) {
 			// The third token of sequence 1 is the first that sees 73 keys.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"unsafe"
 
 	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/internal/workpool"
@@ -17,8 +19,9 @@ type Batch struct {
 	Cache *kvpaged.Cache
 	Layer int // of the cache
 
-	// Seqs are the B sequences, each at most once. Sequence b has cached tokens
-	// Seqs[b].Len(), and at least its new tokens reserved.
+	// Seqs are the B sequences. Sequence b has cached tokens Seqs[b].Len(), and at
+	// least its new tokens reserved. In a Forward each is there at most once, even
+	// if it brings no token; Decode only reads, and takes one any number of times.
 	Seqs []*kvpaged.Seq
 	// Offsets [B+1]: tokens Offsets[b] .. Offsets[b+1] of q and kv are the new
 	// tokens of sequence b. Offsets[0] is 0, Offsets[B] is T.
@@ -395,12 +398,35 @@ func (p *Plan) checkOffsets() error {
 			p.tokSeq[j] = int32(i)
 		}
 	}
+	if p.call.kind != wholeLayer {
+		return nil
+	}
+	return p.checkTwice()
+}
+
+// checkTwice tests that no sequence is in the batch twice.
+func (p *Plan) checkTwice() error {
+	seqs := p.call.Seqs
+	p.sorted = p.sorted[:0]
+	for _, s := range seqs {
+		p.sorted = append(p.sorted, uintptr(unsafe.Pointer(s)))
+	}
+	slices.Sort(p.sorted)
+	for i := 1; i < len(p.sorted); i++ {
+		if p.sorted[i] != p.sorted[i-1] {
+			continue
+		}
+		same := func(s *kvpaged.Seq) bool { return uintptr(unsafe.Pointer(s)) == p.sorted[i] }
+		first := slices.IndexFunc(seqs, same)
+		return fmt.Errorf("%w: Batch.Seqs[%d] and Batch.Seqs[%d] are the same sequence, which may bring new tokens once",
+			ErrShape, first, first+1+slices.IndexFunc(seqs[first+1:], same))
+	}
 	return nil
 }
 
 // lease takes the lease of every sequence with new tokens, to write them or
-// only to read, and says how many sequences it went through. A sequence that is
-// written twice, in this batch or in another running call, is busy.
+// only to read, and says how many sequences it went through. A sequence that
+// another running call writes is busy.
 func (p *Plan) lease() (int, error) {
 	b := &p.call.Batch
 	for i, s := range b.Seqs { // none in a call over physical rows alone

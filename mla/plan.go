@@ -89,6 +89,7 @@ type Plan struct {
 	forms   []Form         // resolved, per sequence
 	tokSeq  []int32        // sequence of each new token
 	offsets []uint32       // [Seqs+1] of calls that have none
+	sorted  []uintptr      // [Seqs] where the sequences of a batch lie, to see that none is in it twice
 
 	call call
 	abs  absorbed
@@ -254,6 +255,7 @@ func newPlan(cfg Config, l *Layer, lim Limits, pool *Pool) (*Plan, error) {
 	p.forms = make([]Form, lim.Seqs)
 	p.tokSeq = make([]int32, lim.Tokens)
 	p.offsets = make([]uint32, lim.Seqs+1)
+	p.sorted = make([]uintptr, 0, lim.Seqs)
 	if l == nil {
 		p.pre.ends = make([]int, 0, lim.Seqs)
 	}

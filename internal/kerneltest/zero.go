@@ -148,4 +148,3 @@ func receiver(f *ast.FuncDecl) string {
 	}
 	return ""
 }
-

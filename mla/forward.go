@@ -65,7 +65,7 @@ type Batch struct {
 //
 // The result has the same bits for any number of workers, any batch that a
 // sequence is in (FormRuleMAX excepted), any page size and any Limits.Buffer.
-// Forward allocates nothing unless it fails. A nil ctx is never cancelled.
+// Forward allocates nothing unless it fails (see Pool). A nil ctx is never cancelled.
 //
 // Errors: ErrShape, ErrLimit, ErrUnmapped, ErrIndexer, ErrBusy, ErrClosed, those of kvpaged
 // (not reserved, shared slot, busy, closed), ErrClosed of a closed pool, ErrPanic,

@@ -29,7 +29,8 @@ type Core struct {
 }
 
 // NewCore checks cfg and sizes the workspace: Limits.Tokens bounds b*s_q,
-// Limits.Seqs b, Limits.Context the keys of a dense call. Errors: ErrConfig.
+// Limits.Seqs b, Limits.Context the keys of a sequence in a dense call. Errors:
+// ErrConfig, and the system's when there is no memory.
 func NewCore(cfg CoreConfig, lim Limits, pool *Pool) (*Core, error) {
 	if err := simd.Err(); err != nil {
 		return nil, err

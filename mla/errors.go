@@ -27,8 +27,8 @@ var (
 	// ErrIndexer marks a query that sees more keys than Config.IndexTopK in a call
 	// that brings no index lists.
 	ErrIndexer = errors.New("mla: index lists are missing")
-	// ErrBusy is returned when a Plan is entered twice at once, or closed while
-	// a Forward runs.
+	// ErrBusy is returned when a Plan, BlockPlan, Core or GraphArgs is entered twice
+	// at once, or closed, as a Layer or Block, while a call runs on it.
 	ErrBusy = errors.New("mla: busy")
 	// ErrPanic wraps a panic of a worker: a broken promise inside the library.
 	ErrPanic = workpool.ErrPanic

@@ -104,8 +104,8 @@ type GraphArgs struct {
 	// CacheOffsets may also have B+1 values; the last is ignored.
 	CacheOffsets []uint32
 	// BufferLength is the rows of that buffer: the most keys that are expanded at
-	// a time, rounded up to a page. MAX: every key of the batch must fit. Also any
-	// length from 1 on; 0 and -1 (an unused chunk) mean 512.
+	// a time, but for those of a page if that is more. MAX: every key of the batch
+	// must fit. Also any length from 1 on; 0 and -1 (an unused chunk) mean 2048.
 	BufferLength int
 	// MaxSeqLen is the longest new part of a sequence, or more. With FormRuleMAX
 	// it decides the form of all: absorbed up to MAXThreshold.

@@ -153,32 +153,67 @@ func TestGraphUnselectedNaN(t *testing.T) {
 	}
 }
 
-// FuzzGraphArgs mutates fields of a call, whatever they are, and calls again on
-// what the calls before prepared. Any error will do, a panic will not.
+// FuzzGraphArgs mutates fields of a call, dense or sparse, in either compute, its activations
+// quantised or not, and calls again on what the calls before prepared. Any error will do, a panic
+// will not, and an answer is that of a call on which nothing was prepared.
 func FuzzGraphArgs(f *testing.F) {
 	f.Add([]byte("dense"))
 	f.Add([]byte{1})
 	for i := range 60 {
-		f.Add([]byte{byte(i % 2), byte(i), 1, byte(7 * i), 3, byte(i + 60), 2, byte(i), 5, byte(i * 3), 0, 9, byte(i), 4})
+		f.Add([]byte{byte(i % 8), byte(i), 1, byte(7 * i), 3, byte(i + 60), 2, byte(i), 5, byte(i * 3), 0, 9, byte(i), 4})
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		in := &hostileBytes{data}
 		w := smallGraph()
 		a := w.args(t)
-		if in.next()%2 == 1 {
+		mode := in.next()
+		if mode&1 != 0 {
 			w.sparse(t, a)
+		}
+		if mode&2 != 0 {
+			a.Arithmetic = mla.BF16
+		}
+		if mode&4 != 0 {
+			a.ActQuant, a.ActBlockQ, a.ActBlockLatent = mla.ActDynamic, 8, 5
 		}
 		fields := leaves(reflect.ValueOf(a).Elem())
 		for call := 0; call < 4 && (call == 0 || len(in.left) > 0); call++ {
 			for n := in.next() % 4; n > 0; n-- {
 				in.mutate(fields[int(in.next())%len(fields)])
 			}
+			fresh := unprepared(a)
 			err := mla.PrefillDecodeGraphFP8(context.Background(), a)
 			if err != nil && err.Error() == "" {
 				t.Error("an error without words")
 			}
+			got := answer{values(a.Output), slices.Clone(a.LSE), slices.Clone(a.MaxLogit)}
+			again := mla.PrefillDecodeGraphFP8(context.Background(), fresh)
+			if (err == nil) != (again == nil) {
+				t.Errorf("%v on what was prepared, %v on nothing", err, again)
+			}
+			if err == nil {
+				sameBits(t, got, answer{values(fresh.Output), fresh.LSE, fresh.MaxLogit}, "on nothing prepared")
+			}
+			if err := fresh.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
 		}
 	})
+}
+
+// unprepared is the fields of a in GraphArgs that nobody has called.
+func unprepared(a *mla.GraphArgs) *mla.GraphArgs {
+	fresh := new(mla.GraphArgs)
+	from, to := reflect.ValueOf(a).Elem(), reflect.ValueOf(fresh).Elem()
+	for i := range from.NumField() {
+		if from.Type().Field(i).IsExported() {
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	return fresh
 }
 
 // leaves are the fields of a struct that may be set, those of its structs too.

@@ -26,7 +26,8 @@ import (
 // cancelled.
 //
 // Errors: ErrConfig, ErrShape, ErrWeights, ErrUnmapped, ErrLimit (sizes beyond any
-// plan), ErrBusy, those of kvpaged (page tables, formats), and ctx.Err.
+// plan), ErrBusy, ErrClosed of a closed pool, ErrPanic, those of kvpaged (page tables,
+// formats), and ctx.Err.
 func PrefillDecodeGraphFP8(ctx context.Context, args *GraphArgs) error {
 	if args == nil {
 		return fmt.Errorf("%w: no GraphArgs", ErrConfig)

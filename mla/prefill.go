@@ -184,7 +184,7 @@ func (e *prefill) checkOffsets(p *Plan) error {
 	return nil
 }
 
-// reaches tests that x holds the rows of every head, and that they do not run into each other's values.
+// reaches tests that x holds the rows of every head, and that neither the rows of a head nor the heads of a row overlap.
 func (e *prefill) reaches(name string, x Rows, ld, head, heads, n int) error {
 	if e.keys == 0 {
 		return nil

@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/internal/kerneltest"
+	"github.com/lamina-ml/lamina/kvpaged"
 	"github.com/lamina-ml/lamina/mla"
 )
 
@@ -77,4 +79,40 @@ func TestClosedValues(t *testing.T) {
 	for _, c := range closers {
 		kerneltest.Closed(t, c)
 	}
+}
+
+// TestZeroArguments: caches, sequences and weights that nobody made are errors of the calls that are given them.
+func TestZeroArguments(t *testing.T) {
+	m := small().make(t)
+	p := m.plan(t, m.limits(), nil)
+	for name, spoil := range map[string]func(b *mla.Batch){
+		"cache":               func(b *mla.Batch) { b.Cache = new(kvpaged.Cache) },
+		"sequence":            func(b *mla.Batch) { b.Seqs = []*kvpaged.Seq{new(kvpaged.Seq), b.Seqs[1], b.Seqs[2], b.Seqs[3]} },
+		"cache and sequences": func(b *mla.Batch) { b.Cache, b.Seqs, b.Offsets = new(kvpaged.Cache), nil, []uint32{0} },
+		"second cache":        func(b *mla.Batch) { b.Sparse = &mla.Sparse{Extra: &mla.Extra{Cache: new(kvpaged.Cache)}} },
+		"no second cache":     func(b *mla.Batch) { b.Sparse = &mla.Sparse{Extra: &mla.Extra{}} },
+	} {
+		a := m.args()
+		spoil(&a.b)
+		require.ErrorIs(t, p.Forward(a.ctx, a.out, a.q, a.kv, a.b), mla.ErrShape, name)
+	}
+	core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: 2, V: 1, Scale: 1}, mla.Limits{Tokens: 1, Seqs: 1, Context: 1}, nil)
+	require.NoError(t, err)
+	defer core.Close()
+	none := mla.Rows{}
+	require.ErrorIs(t, core.SparseDecode(nil, none, none, &mla.SparseDecodeArgs{Cache: new(kvpaged.Cache)}), mla.ErrShape)
+	require.ErrorIs(t, core.Decode(nil, none, none, mla.Batch{}), mla.ErrShape)
+	require.NoError(t, core.Prefill(nil, none, none, none, none, nil), "nothing is asked for")
+	require.NoError(t, core.SparsePrefill(nil, none, none, none, new(mla.SparsePrefillArgs)), "nothing is asked for")
+
+	_, err = mla.NewCore(mla.CoreConfig{}, mla.Limits{}, nil)
+	require.ErrorIs(t, err, mla.ErrConfig)
+	_, err = mla.New(mla.Config{}, mla.Weights{})
+	require.ErrorIs(t, err, mla.ErrConfig)
+	_, err = mla.New(small().cfg, mla.Weights{Gamma: rowsOf("f32", m.gammas), UV: make([]fp8.Matrix, 3), UK: make([]fp8.Matrix, 3)})
+	require.ErrorIs(t, err, mla.ErrWeights)
+	_, err = mla.NewBlock(mla.BlockConfig{}, mla.BlockWeights{})
+	require.ErrorIs(t, err, mla.ErrConfig)
+	_, err = mla.NewBlock(lightBlock([]int{1}, []int{1}).make(t).block.Config(), mla.BlockWeights{})
+	require.ErrorIs(t, err, mla.ErrWeights)
 }

@@ -117,7 +117,8 @@ func (r Rope) check() error {
 }
 
 // Frequencies are the P/2 angles from one position to the next, for a context of so many
-// positions. ErrConfig if r describes no rotation.
+// positions, which tells LongRoPE which of its sets to take. ErrConfig if r describes no
+// rotation, ErrLimit for less than 0 positions.
 //
 //	default   f[i] = theta^(-2i/P)
 //	yarn      f[i]/s * ramp[i] + f[i] * (1 - ramp[i]),  ramp[i] = clamp((i-low)/(high-low), 0, 1)
@@ -127,6 +128,9 @@ func (r Rope) check() error {
 func (r Rope) Frequencies(positions int) ([]float64, error) {
 	if err := r.check(); err != nil {
 		return nil, err
+	}
+	if positions < 0 {
+		return nil, fmt.Errorf("%w: a context of %d positions, want 0 or more", ErrLimit, positions)
 	}
 	f := make([]float64, r.Dim/2)
 	theta := powersOf(r.Theta)
@@ -174,17 +178,23 @@ func (r Rope) ramp() (low, high float64) {
 // float64 and rounded once. Rows do not hang on how many there are, but for LongRoPE: a table
 // that reaches past Original has other frequencies, in all its rows, so take it as long as
 // the longest context that will be. Errors: ErrConfig, and ErrLimit for more than 2^31
-// values or positions that are no number of them.
+// values, positions that are no number of them, and angles of 2^31 and more, of which so little
+// is left in a turn that no model has them.
 func (r Rope) Table(positions int) ([]float32, error) {
 	f, err := r.Frequencies(positions)
 	if err != nil {
 		return nil, err
 	}
-	if positions < 0 || r.Dim > 0 && positions > math.MaxInt32/r.Dim {
-		return nil, fmt.Errorf("%w: a table of %d positions of %d values, want 0 to 2^31 values", ErrLimit, positions, r.Dim)
-	}
 	if r.Dim == 0 {
 		return nil, nil
+	}
+	if positions > math.MaxInt32/r.Dim {
+		return nil, fmt.Errorf("%w: a table of %d positions of %d values, want 0 to 2^31 values", ErrLimit, positions, r.Dim)
+	}
+	for i, f := range f {
+		if angle := float64(float64(positions-1) * f); angle >= 1<<31 {
+			return nil, fmt.Errorf("%w: the angle of pair %d at position %d is %v, want less than 2^31", ErrLimit, i, positions-1, angle)
+		}
 	}
 	out := make([]float32, positions*r.Dim)
 	for p := range positions {

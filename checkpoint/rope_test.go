@@ -1,9 +1,11 @@
 package checkpoint_test
 
 import (
+	"errors"
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/lamina-ml/lamina/checkpoint"
@@ -105,4 +107,81 @@ func TestLogAndPow(t *testing.T) {
 	assert.Equal(t, 0.0, checkpoint.Pow(10, -400, 1))
 	assert.Equal(t, math.Inf(1), checkpoint.Pow(10, 400, 1))
 	assert.Equal(t, math.SmallestNonzeroFloat64, checkpoint.Pow(2, -1074, 1))
+}
+
+// FuzzRope demands of any rope, taken from bits, that it is refused with an error of the package
+// or has frequencies that are right and a table that is: sines and cosines of those angles.
+func FuzzRope(f *testing.F) {
+	pi := bigPi()
+	half := new(big.Float).SetPrec(bits).Quo(pi, float(2))
+	f.Add(uint8(1), 64, 10000.0, 1.0, 4096, 40.0, 32.0, 1.0, false, 1.0, 1.0, 163840, 100)
+	f.Add(uint8(1), 64, 50000.0, 1.0, 4096, 32.0, 1.0, 1.0, true, 1.0, 1.0, 131072, 131071)
+	f.Add(uint8(2), 32, 10000.0, 1.19, 512, 1.0, 1.0, 1.0, false, 1.06, 16.9, 513, 512)
+	f.Add(uint8(2), 2, 10000.0, 1.0, 4096, 1.0, 1.0, 1.0, false, 1e-12, 1e-12, 4096, 2148)
+	f.Add(uint8(0), 2, 1.0000000000000002, 1e12, 0, 0.0, 0.0, 0.0, false, 0.0, 0.0, -1, -1)
+	f.Add(uint8(0), 64, 1e6, 1.0, 0, 0.0, 0.0, 0.0, false, 0.0, 0.0, math.MaxInt, 1<<25)
+	f.Fuzz(func(t *testing.T, kind uint8, dim int, theta, magnitude float64, original int, factor, fast, slow float64, exact bool, short, long float64, positions, position int) {
+		r := checkpoint.Rope{Kind: checkpoint.RopeKind(kind % 4), Dim: dim % 130, Theta: theta, Magnitude: magnitude, Original: original, Factor: factor, BetaFast: fast, BetaSlow: slow, Exact: exact}
+		if n := r.Dim / 2; n > 0 {
+			r.Short, r.Long = make([]float64, n), make([]float64, n)
+			for i := range n {
+				r.Short[i], r.Long[i] = short*float64(i+1), long*float64(n-i)
+			}
+		}
+		freqs, err := r.Frequencies(positions)
+		if err != nil {
+			require.True(t, errors.Is(err, checkpoint.ErrConfig) || errors.Is(err, checkpoint.ErrLimit), "%v", err)
+			require.Nil(t, freqs)
+			_, tableErr := r.Table(positions)
+			require.Error(t, tableErr)
+			return
+		}
+		require.GreaterOrEqual(t, positions, 0)
+		require.Len(t, freqs, r.Dim/2)
+		for i, got := range freqs {
+			base := math.Pow(r.Theta, -2*float64(i)/float64(r.Dim))
+			switch r.Kind {
+			case checkpoint.RopeYaRN: // between the two, wherever the ramp is
+				low, high := min(base, base/r.Factor), max(base, base/r.Factor)
+				require.True(t, got >= low*(1-1e-13) && got <= high*(1+1e-13), "frequency %d is %v, and the base %v: %+v", i, got, base, r)
+			case checkpoint.RopeLong:
+				factors := r.Short
+				if positions > r.Original {
+					factors = r.Long
+				}
+				require.InEpsilon(t, base/factors[i], got, 1e-13)
+			default:
+				require.InEpsilon(t, base, got, 1e-13)
+			}
+		}
+		if r.Dim > 0 && positions > 1<<18/r.Dim && positions <= math.MaxInt32/r.Dim {
+			positions = 1<<18/r.Dim + positions%7 // for a table that takes no seconds
+			freqs, err = r.Frequencies(positions)
+			require.NoError(t, err)
+		}
+		fastest := slices.Max(append(freqs, 0))
+		table, err := r.Table(positions)
+		switch {
+		case err != nil:
+			require.ErrorIs(t, err, checkpoint.ErrLimit)
+			require.True(t, r.Dim > 0 && (positions > math.MaxInt32/r.Dim || float64(positions-1)*fastest >= 1<<31*(1-1e-13)), "%v: %+v", err, r)
+			return
+		case r.Dim == 0:
+			require.Nil(t, table)
+			return
+		}
+		require.Len(t, table, positions*r.Dim)
+		if positions == 0 {
+			return
+		}
+		p := int(uint(position) % uint(positions))
+		row := table[p*r.Dim:][:r.Dim]
+		for i, f := range freqs {
+			angle := float(float64(f * float64(p)))
+			sin, _ := bigSin(angle, pi).Float64()
+			cos, _ := bigSin(new(big.Float).SetPrec(bits).Add(angle, half), pi).Float64()
+			require.InDelta(t, cos*r.Magnitude, row[2*i], 6.1e-8*r.Magnitude, "cosine %d at %d: %+v", i, p, r)
+			require.InDelta(t, sin*r.Magnitude, row[2*i+1], 6.1e-8*r.Magnitude, "sine %d at %d: %+v", i, p, r)
+		}
+	})
 }

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lamina-ml/lamina/mla"
@@ -46,8 +49,10 @@ type Config struct {
 // Quant is how weights are quantised; the zero Quant is not at all. What a tensor holds its
 // own type says: under any Quant some may be left as they were.
 type Quant struct {
-	// Method is fp8, or compressed-tensors, whose floats of 8 bits are fp8 under another name
-	// and whose other formats attention must be left out of, as Kimi does; or "" for none.
+	// Method is fp8, or compressed-tensors, whose floats of 8 bits are fp8 under another name;
+	// or "" for none. Of any other method nothing is read but Ignored, and of compressed-tensors
+	// no other format: attention must be left out, as in the int4 models of Kimi and those that
+	// modelopt makes, whose experts alone are quantised. Where it is not, loading says so.
 	Method string
 	Format string // fmt: e4m3, e5m2, or ""
 	// ScaleFormat is scale_fmt: ue8m0, which says that scales are powers of two, or "".
@@ -67,9 +72,14 @@ func ParseConfig(b []byte) (Config, error) { return Limits{}.ParseConfig(b) }
 // deepseek_v32, glm4_moe_lite, glm_moe_dsa, minicpm3, mistral4, longcat_flash, youtu, or of a
 // multimodal model whose text_config is of one of these.
 //
-// Errors: ErrUnsupported for another architecture, quantisation method or kind of rope,
-// ErrConfig for a key that is missing, has a value of the wrong kind or comes twice, or for
-// rope_parameters and rope_scaling of different types, and ErrLimit. All name the key.
+// Every key of rope_scaling, rope_parameters and quantization_config counts, and beside them
+// those that change attention in other models: a key that is not known, or has another value
+// than the one with which it changes nothing, is an error, never passed over. keys.go has the
+// tables. Of methods of quantisation that are not read, no key counts but the method.
+//
+// Errors: ErrUnsupported for another architecture or kind of rope and for keys that are not
+// computed, ErrConfig for a key that is missing, has a value of the wrong kind, comes twice or
+// contradicts another, and ErrLimit. All name the key.
 func (l Limits) ParseConfig(b []byte) (Config, error) {
 	return l.readConfig(bytes.NewReader(b), int64(len(b)), l.budget())
 }
@@ -133,8 +143,13 @@ func (r *rawConfig) config() (Config, error) {
 	fam, ok := familyOf(r.modelType.v)
 	if !ok && r.text != nil {
 		text = r.text
-		if fam, ok = familyOf(text.modelType.v); ok && text.quant == nil {
-			text.quant = r.quant
+		if fam, ok = familyOf(text.modelType.v); ok {
+			if text.quant == nil && text.compression == nil {
+				text.quant, text.compression = r.quant, r.compression
+			}
+			if err := r.outer(text, fam); err != nil {
+				return Config{}, err
+			}
 		}
 	}
 	if !ok {
@@ -160,13 +175,36 @@ func (r *rawConfig) config() (Config, error) {
 	if err := text.arithmetic(&c, fam); err != nil {
 		return Config{}, err
 	}
-	if text.quant != nil {
-		var err error
-		if c.Quant, err = text.quant.quant(); err != nil {
-			return Config{}, err
-		}
+	if err := text.set(&c); err != nil {
+		return Config{}, err
+	}
+	var err error
+	if c.Quant, err = text.quantisation(); err != nil {
+		return Config{}, err
 	}
 	return c, nil
+}
+
+// outer holds what stands beside a text_config against it: attention has one rotation.
+func (r *rawConfig) outer(text *rawConfig, fam family) error {
+	if r.theta.set && text.theta.set && r.theta.v != text.theta.v {
+		return fmt.Errorf("%w: rope_theta is %v, and in text_config %v", ErrConfig, r.theta.v, text.theta.v)
+	}
+	for _, x := range []struct {
+		name         string
+		outer, inner *rawRope
+	}{{"rope_scaling", r.scaling, text.scaling}, {"rope_parameters", r.parameters, text.parameters}} {
+		switch {
+		case x.outer.empty(fam):
+		case x.inner.empty(fam):
+			return fmt.Errorf("%w: %s stands beside text_config, wanted it inside", ErrConfig, x.name)
+		default:
+			if diff := text.difference(x.outer, x.inner, fam); diff != "" {
+				return fmt.Errorf("%w: %s and text_config.%s differ: %s", ErrConfig, x.name, x.name, diff)
+			}
+		}
+	}
+	return nil
 }
 
 // unknown is the error of an architecture that is none of those known.
@@ -258,20 +296,78 @@ func (r *rawConfig) sizes(c *Config, fam family) error {
 	return nil
 }
 
-// ropeSpelling is what says how to rotate. The new spelling has all in rope_parameters, the old
-// one theta beside rope_scaling; a file that has both was converted, and must not contradict
-// itself.
-func (r *rawConfig) ropeSpelling() (*rawRope, string, error) {
+// ropeSpelling is what says how to rotate, and its name. The new spelling has all in
+// rope_parameters, the old one theta beside rope_scaling; a file that has both was converted,
+// and must not contradict itself.
+func (r *rawConfig) ropeSpelling(fam family) (*rawRope, string, error) {
 	p, old := r.parameters, r.scaling
 	switch {
-	case p == nil && old == nil:
+	case p.empty(fam) && old.empty(fam):
 		return &rawRope{}, "rope_parameters", nil
-	case p == nil || old != nil && !p.kind().set:
+	case p.empty(fam):
 		return old, "rope_scaling", nil
-	case old != nil && old.kind().set && old.kind().v != p.kind().v:
-		return nil, "", fmt.Errorf("%w: rope_scaling is of type %q, and rope_parameters of %q", ErrConfig, clip(old.kind().v), clip(p.kind().v))
+	case old.empty(fam):
+		return p, "rope_parameters", nil
+	}
+	if diff := r.difference(old, p, fam); diff != "" {
+		return nil, "", fmt.Errorf("%w: rope_scaling and rope_parameters differ: %s", ErrConfig, diff)
 	}
 	return p, "rope_parameters", nil
+}
+
+// empty reports whether there is nothing in a dictionary.
+func (p *rawRope) empty(fam family) bool {
+	return p == nil || !p.kind().set && len(p.keys(fam)) == 0
+}
+
+// difference says where two dictionaries of rotations differ, which spell the type as they like;
+// one that has no theta means that beside it. "" if nowhere.
+func (r *rawConfig) difference(a, b *rawRope, fam family) string {
+	if x, y := a.kind(), b.kind(); canonical(x.v) != canonical(y.v) {
+		return fmt.Sprintf("rope_type is %s and %s", x, y)
+	}
+	values := func(p *rawRope) map[string]any {
+		all := map[string]any{}
+		if r.theta.set {
+			all["rope_theta"] = r.theta.v
+		}
+		for _, k := range p.keys(fam) {
+			all[k.key] = k.value
+		}
+		return all
+	}
+	x, y := values(a), values(b)
+	for _, key := range slices.Sorted(maps.Keys(x)) {
+		if _, ok := y[key]; !ok {
+			return fmt.Sprintf("%s is %s and missing", shown(key), brief(x[key]))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(y)) {
+		if _, ok := x[key]; !ok {
+			return fmt.Sprintf("%s is missing and %s", shown(key), brief(y[key]))
+		}
+		if v, ok := x[key].([]float64); ok {
+			if i := firstDifference(v, y[key].([]float64)); i >= 0 {
+				return fmt.Sprintf("%s differs from number %d on", key, i)
+			}
+		} else if x[key] != y[key] {
+			return fmt.Sprintf("%s is %v and %v", shown(key), x[key], y[key])
+		}
+	}
+	return ""
+}
+
+// firstDifference is where two lists differ first, -1 if nowhere.
+func firstDifference(a, b []float64) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	if len(a) == len(b) {
+		return -1
+	}
+	return min(len(a), len(b))
 }
 
 // kind is rope_type, or type as it was called.
@@ -282,36 +378,108 @@ func (p *rawRope) kind() str {
 	return p.oldType
 }
 
-// rotation fills in the rope.
+// canonical is one name for each kind of rope.
+func canonical(kind string) string {
+	switch kind {
+	case "":
+		return "default"
+	case "su":
+		return "longrope"
+	}
+	return kind
+}
+
+// String is a string of a configuration in a message.
+func (x str) String() string {
+	if !x.set {
+		return "missing"
+	}
+	return strconv.Quote(clip(x.v))
+}
+
+// rotation fills in the rope, the softmax scale and the style of rotation.
 func (r *rawConfig) rotation(c *Config, fam family) error {
-	p, name, err := r.ropeSpelling()
+	p, name, err := r.ropeSpelling(fam)
 	if err != nil {
 		return err
 	}
-	kind := p.kind()
+	if p.ropeType.set && p.oldType.set && canonical(p.ropeType.v) != canonical(p.oldType.v) {
+		return fmt.Errorf("%w: %s.rope_type is %s, and type, its old name, %s", ErrConfig, name, p.ropeType, p.oldType)
+	}
 	rope := Rope{Dim: c.Block.Core.Rope, Theta: fam.theta, Magnitude: 1}
+	switch kind := p.kind(); canonical(kind.v) {
+	case "default":
+	case "yarn":
+		rope.Kind = RopeYaRN
+	case "longrope":
+		rope.Kind = RopeLong
+	default:
+		return fmt.Errorf("%w: %s: rope_type %s, wanted default, yarn or longrope", ErrUnsupported, name, kind)
+	}
+	if err := p.understood(name, rope.Kind, fam); err != nil {
+		return err
+	}
+	if err := r.partialRotation(p, name, c, fam); err != nil {
+		return err
+	}
 	switch {
-	case r.parameters != nil && r.parameters.theta.set:
-		rope.Theta = r.parameters.theta.v
+	case r.theta.set && p.theta.set && r.theta.v != p.theta.v:
+		return fmt.Errorf("%w: rope_theta is %v, and %s.rope_theta %v", ErrConfig, r.theta.v, name, p.theta.v)
 	case p.theta.set:
 		rope.Theta = p.theta.v
 	case r.theta.set:
 		rope.Theta = r.theta.v
 	}
-	if p.nested != "" {
-		return fmt.Errorf("%w: %s.%s is an object: parameters for each type of layer", ErrUnsupported, name, clip(p.nested))
+	if err := r.stretched(p, name, &rope); err != nil {
+		return err
 	}
-	original := r.original // before the one of p, as in transformers
-	if !original.set {
-		original = p.original
+	if err := rope.check(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	if !original.set {
-		original = r.positions
+	c.Rope = rope
+	if err := r.scale(p, c); err != nil {
+		return err
 	}
-	switch kind.v {
-	case "default", "":
-	case "yarn":
-		rope.Kind, rope.Exact = RopeYaRN, p.truncate.set && !p.truncate.v
+	return r.style(c, fam)
+}
+
+// partialRotation holds partial_rotary_factor against the sizes, which say how much of a head is
+// rotated: the factor is of the rotated part, or in mistral4 of the whole head.
+func (r *rawConfig) partialRotation(p *rawRope, name string, c *Config, fam family) error {
+	k := c.Block.Core
+	for _, x := range []struct {
+		key string
+		v   number
+	}{{"partial_rotary_factor", r.partial}, {name + ".partial_rotary_factor", p.partial}} {
+		switch {
+		case !x.v.set || x.v.v == 1:
+		case fam.position && float64(x.v.v*float64(k.Nope+k.Rope)) == float64(k.Rope):
+		default:
+			return fmt.Errorf("%w: %s is %v, wanted 1: qk_rope_head_dim %d says what is rotated of %d", ErrUnsupported, x.key, x.v.v, k.Rope, k.Nope+k.Rope)
+		}
+	}
+	return nil
+}
+
+// originalContext is original_max_position_embeddings, which stands in a dictionary of rotations
+// or beside it.
+func (r *rawConfig) originalContext(p *rawRope, name string) (value, error) {
+	switch {
+	case r.original.set && p.original.set && r.original.n != p.original.n:
+		return value{}, fmt.Errorf("%w: original_max_position_embeddings is %d, and %s.original_max_position_embeddings %d", ErrConfig, r.original.n, name, p.original.n)
+	case r.original.set:
+		return r.original, nil
+	}
+	return p.original, nil
+}
+
+// stretched fills in what YaRN and LongRoPE have.
+func (r *rawConfig) stretched(p *rawRope, name string, rope *Rope) error {
+	switch rope.Kind {
+	case RopeDefault:
+		return nil
+	case RopeYaRN:
+		rope.Exact = p.truncate.set && !p.truncate.v
 		rope.BetaFast, rope.BetaSlow, rope.Factor = 32, 1, p.factor.v
 		if p.betaFast.set {
 			rope.BetaFast = p.betaFast.v
@@ -319,43 +487,57 @@ func (r *rawConfig) rotation(c *Config, fam family) error {
 		if p.betaSlow.set {
 			rope.BetaSlow = p.betaSlow.v
 		}
-	case "longrope", "su":
-		rope.Kind, rope.Short, rope.Long = RopeLong, p.short, p.long
-	default:
-		return fmt.Errorf("%w: %s: rope_type %q, wanted default, yarn or longrope", ErrUnsupported, name, clip(kind.v))
+	case RopeLong:
+		rope.Short, rope.Long = p.short, p.long
 	}
-	if rope.Kind != RopeDefault {
-		if rope.Original, err = original.size(name+".original_max_position_embeddings", 1, math.MaxInt32); err != nil {
-			return err
-		}
-		stretch := float64(r.positions.n) / float64(rope.Original)
-		if rope.Kind == RopeYaRN && !p.factor.set {
-			if !r.positions.set {
-				return fmt.Errorf("%w: %s.factor is missing, and max_position_embeddings too", ErrConfig, name)
-			}
-			rope.Factor = stretch
-		}
-		if rope.Kind == RopeLong && p.factor.set {
-			stretch = p.factor.v
-		}
-		if err := p.magnitude(&rope, stretch); err != nil {
-			return err
-		}
+	original, err := r.originalContext(p, name)
+	if err != nil {
+		return err
 	}
-	if err := rope.check(); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	if !original.set {
+		original = r.positions
 	}
-	c.Rope = rope
-	c.Block.Core.RopeStyle = mla.Interleaved
-	if fam.half || fam.choice && r.interleave.set && !r.interleave.v {
-		c.Block.Core.RopeStyle = mla.Half
+	if rope.Original, err = original.size(name+".original_max_position_embeddings", 1, math.MaxInt32); err != nil {
+		return err
 	}
+	stretch := float64(r.positions.n) / float64(rope.Original)
+	if rope.Kind == RopeYaRN && !p.factor.set {
+		if !r.positions.set {
+			return fmt.Errorf("%w: %s.factor is missing, and max_position_embeddings too", ErrConfig, name)
+		}
+		rope.Factor = stretch
+	}
+	if rope.Kind == RopeLong && p.factor.set {
+		stretch = p.factor.v
+	}
+	p.magnitude(rope, stretch)
+	return nil
+}
+
+// style fills in how pairs are formed. A family that always does it one way is not to be told
+// another: its weights would be of another model.
+func (r *rawConfig) style(c *Config, fam family) error {
+	style := mla.Interleaved
+	if fam.half {
+		style = mla.Half
+	}
+	if r.interleave.set {
+		wanted := mla.Half
+		if r.interleave.v {
+			wanted = mla.Interleaved
+		}
+		if wanted != style && !fam.choice {
+			return fmt.Errorf("%w: rope_interleave is %v, and %s always has %v", ErrUnsupported, r.interleave.v, c.ModelType, !r.interleave.v)
+		}
+		style = wanted
+	}
+	c.Block.Core.RopeStyle = style
 	return nil
 }
 
 // magnitude fills in what tables are multiplied by. stretch is by how much LongRoPE's context
 // was extended.
-func (p *rawRope) magnitude(rope *Rope, stretch float64) error {
+func (p *rawRope) magnitude(rope *Rope, stretch float64) {
 	switch {
 	case p.attentionFactor.set:
 		rope.Magnitude = p.attentionFactor.v
@@ -366,27 +548,45 @@ func (p *rawRope) magnitude(rope *Rope, stretch float64) error {
 	case !(rope.Factor > 0) || math.IsInf(rope.Factor, 0): // check says so
 	case p.mscale.v != 0 && p.mscaleAllDim.v != 0:
 		rope.Magnitude = yarnScale(rope.Factor, p.mscale.v) / yarnScale(rope.Factor, p.mscaleAllDim.v)
+	case p.unscaled():
+		// The flag is of vLLM and SGLang, whose tables have a ratio always, of mscale 1 and
+		// mscale_all_dim 0 unless they are said.
+		mscale := 1.0
+		if p.mscale.set {
+			mscale = p.mscale.v
+		}
+		rope.Magnitude = yarnScale(rope.Factor, mscale) / yarnScale(rope.Factor, p.mscaleAllDim.v)
 	default:
 		rope.Magnitude = yarnScale(rope.Factor, 1)
 	}
-	return nil
 }
 
-// arithmetic fills in the factors.
-func (r *rawConfig) arithmetic(c *Config, fam family) error {
+// unscaled reports whether YaRN is not to change the softmax scale. Tables keep their factor.
+func (p *rawRope) unscaled() bool {
+	return p.apply.set && !p.apply.v || p.applyScale.set && !p.applyScale.v
+}
+
+// scale fills in the softmax scale.
+func (r *rawConfig) scale(p *rawRope, c *Config) error {
 	b := &c.Block
 	c.Scale = 1 / math.Sqrt(float64(b.Core.Nope+b.Core.Rope))
-	p, name, err := r.ropeSpelling()
-	if err != nil {
-		return err
-	}
-	if c.Rope.Kind == RopeYaRN && p.mscaleAllDim.v != 0 {
+	if c.Rope.Kind == RopeYaRN && p.mscaleAllDim.v != 0 && !p.unscaled() {
 		m := yarnScale(c.Rope.Factor, p.mscaleAllDim.v)
 		c.Scale = float64(float64(c.Scale*m) * m)
 	}
 	b.Core.Scale = float32(c.Scale)
 	if b.Core.Scale == 0 || math.IsInf(c.Scale, 0) || math.IsInf(float64(b.Core.Scale), 0) || math.IsNaN(c.Scale) {
 		return fmt.Errorf("%w: the softmax scale is %v, by mscale_all_dim %v and factor %v", ErrConfig, c.Scale, p.mscaleAllDim.v, c.Rope.Factor)
+	}
+	return nil
+}
+
+// arithmetic fills in the factors of single families.
+func (r *rawConfig) arithmetic(c *Config, fam family) error {
+	b := &c.Block
+	p, name, err := r.ropeSpelling(fam)
+	if err != nil {
+		return err
 	}
 	if fam.longcat {
 		ratio := func(rank int) float32 { return float32(math.Sqrt(float64(b.Hidden) / float64(rank))) }
@@ -396,14 +596,16 @@ func (r *rawConfig) arithmetic(c *Config, fam family) error {
 		if r.scaleKV.v || !r.scaleKV.set {
 			b.Core.LatentScale = ratio(b.Core.Latent)
 		}
+	} else if r.scaleQ.v || r.scaleKV.v {
+		return fmt.Errorf("%w: mla_scale_q_lora is %v and mla_scale_kv_lora %v, which only longcat_flash has", ErrUnsupported, r.scaleQ.v, r.scaleKV.v)
 	}
 	if fam.position {
 		if !p.beta.set {
 			return fmt.Errorf("%w: %s.llama_4_scaling_beta is missing", ErrConfig, name)
 		}
-		original := r.original // before the one of p, as in transformers
-		if !original.set {
-			original = p.original
+		original, err := r.originalContext(p, name)
+		if err != nil {
+			return err
 		}
 		if b.QContext, err = original.size(name+".original_max_position_embeddings", 1, 1<<30); err != nil {
 			return err
@@ -416,32 +618,55 @@ func (r *rawConfig) arithmetic(c *Config, fam family) error {
 	return nil
 }
 
-func (q *rawQuant) quant() (Quant, error) {
-	out := Quant{Method: q.method.v, Format: q.format.v, ScaleFormat: q.scaleFormat.v, Ignored: q.ignored}
+// quantisation is what the dictionary says, under its name or the old one of compressed-tensors.
+func (r *rawConfig) quantisation() (Quant, error) {
+	switch {
+	case r.quant != nil && r.compression != nil:
+		return Quant{}, fmt.Errorf("%w: quantization_config and compression_config are both there, wanted one", ErrConfig)
+	case r.quant != nil:
+		return r.quant.quant("quantization_config")
+	case r.compression != nil:
+		return r.compression.quant("compression_config")
+	}
+	return Quant{}, nil
+}
+
+// quant is how weights are quantised. name is what the dictionary is called.
+func (q *rawQuant) quant(name string) (Quant, error) {
 	if !q.method.set {
-		return Quant{}, fmt.Errorf("%w: quantization_config.quant_method is missing", ErrConfig)
+		return Quant{}, fmt.Errorf("%w: %s.quant_method is missing", ErrConfig, name)
 	}
-	if out.Method != "fp8" && out.Method != compressed {
-		return Quant{}, fmt.Errorf("%w: quantization_config.quant_method %q, wanted fp8 or %s", ErrUnsupported, clip(out.Method), compressed)
+	out := Quant{Method: q.method.v, Ignored: q.ignored}
+	if !out.read() {
+		return out, nil // whose tensors say whether attention is left out
 	}
+	if err := q.understood(name); err != nil {
+		return Quant{}, err
+	}
+	out.Format, out.ScaleFormat = q.format.v, q.scaleFormat.v
 	if q.differ {
-		return Quant{}, fmt.Errorf("%w: quantization_config.config_groups have different block_structure", ErrUnsupported)
+		return Quant{}, fmt.Errorf("%w: %s.config_groups have different block_structure", ErrUnsupported, name)
 	}
 	switch strings.TrimPrefix(out.Format, "float8_") {
 	case "", "e4m3", "e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz":
 	default:
-		return Quant{}, fmt.Errorf("%w: quantization_config.fmt %q, wanted e4m3 or e5m2", ErrUnsupported, clip(out.Format))
+		return Quant{}, fmt.Errorf("%w: %s.fmt %q, wanted e4m3 or e5m2", ErrUnsupported, name, clip(out.Format))
 	}
 	switch out.ScaleFormat {
 	case "", "ue8m0", "e8m0", "float", "float32":
 	default:
-		return Quant{}, fmt.Errorf("%w: quantization_config.scale_fmt %q, wanted ue8m0 or float", ErrUnsupported, clip(out.ScaleFormat))
+		return Quant{}, fmt.Errorf("%w: %s.scale_fmt %q, wanted ue8m0 or float", ErrUnsupported, name, clip(out.ScaleFormat))
 	}
 	if q.block != nil {
 		if len(q.block) != 2 || q.block[0] < 1 || q.block[1] < 1 || max(q.block[0], q.block[1]) > maxSize {
-			return Quant{}, fmt.Errorf("%w: quantization_config.weight_block_size is %v, want two numbers from 1 to %d", ErrConfig, q.block, maxSize)
+			return Quant{}, fmt.Errorf("%w: %s.weight_block_size is %v, want two numbers from 1 to %d", ErrConfig, name, q.block, maxSize)
 		}
 		out.BlockRows, out.BlockCols = int(q.block[0]), int(q.block[1])
 	}
 	return out, nil
+}
+
+// read reports whether codes of this method are read.
+func (q *Quant) read() bool {
+	return q.Method == "" || q.Method == "fp8" || q.Method == compressed
 }

@@ -162,8 +162,6 @@ func TestConfigChoices(t *testing.T) {
 		{"DeepSeek-V3", []string{`"attention_bias":false`, `"attention_bias":true`}, func(c config) any { return c.Bias }, true, false},
 		{"DeepSeek-V3", []string{`"model_type"`, `"rope_interleave":false,"model_type"`}, func(c config) any { return c.Block.Core.RopeStyle }, mla.Half, false},
 		{"DeepSeek-V3", []string{`"model_type"`, `"rope_interleave":null,"model_type"`}, func(c config) any { return c.Block.Core.RopeStyle }, mla.Interleaved, false},
-		{"GLM-5", []string{`"rope_interleave":true`, `"rope_interleave":false`}, func(c config) any { return c.Block.Core.RopeStyle }, mla.Interleaved, false},
-		{"DeepSeek-V2-Lite", []string{`"model_type"`, `"rope_interleave":false,"model_type"`}, func(c config) any { return c.Block.Core.RopeStyle }, mla.Interleaved, false},
 		{"DeepSeek-V3", []string{`"mscale":1.0`, `"mscale":0.5`}, func(c config) any { return c.Rope.Magnitude }, get(0.5) / get(1), true},
 		{"DeepSeek-V3", []string{`"mscale":1.0,`, ``}, func(c config) any { return c.Rope.Magnitude }, get(1), true},
 		{"DeepSeek-V3", []string{`"mscale":1.0,`, `"attention_factor":0.75,`}, func(c config) any { return c.Rope.Magnitude }, 0.75, false},
@@ -173,12 +171,8 @@ func TestConfigChoices(t *testing.T) {
 		{"DeepSeek-V3", []string{`"factor":40,`, ``}, func(c config) any { return c.Rope.Factor }, 40.0, false},
 		{"DeepSeek-V3", []string{`"factor":40`, `"truncate":false,"factor":40`}, func(c config) any { return c.Rope.Exact }, true, false},
 		{"DeepSeek-V3", []string{`"beta_fast":32,`, ``}, func(c config) any { return c.Rope.BetaFast }, 32.0, false},
-		{"DeepSeek-V3", []string{`"type":"yarn"`, `"type":"default","rope_type":"yarn"`}, func(c config) any { return c.Rope.Kind }, checkpoint.RopeYaRN, false},
 		{"DeepSeek-V3", []string{`"rope_theta":10000,`, ``}, func(c config) any { return c.Rope.Theta }, 10000.0, false},
-		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_theta":20000,"rope_parameters":{"rope_theta":30000}`}, func(c config) any { return c.Rope.Theta }, 30000.0, false},
 		{"DeepSeek-V3", []string{`"rope_scaling"`, `"rope_parameters":null,"rope_scaling"`}, func(c config) any { return c.Rope.Factor }, 40.0, false},
-		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_parameters":{"rope_theta":30000}`}, func(c config) any { return []any{c.Rope.Theta, c.Rope.Kind, c.Rope.Factor} }, []any{30000.0, checkpoint.RopeYaRN, 40.0}, false},
-		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_theta":20000,"rope_parameters":{"rope_type":"yarn","factor":8,"original_max_position_embeddings":64}`}, func(c config) any { return []any{c.Rope.Theta, c.Rope.Factor} }, []any{20000.0, 8.0}, false},
 		{"DeepSeek-V3", []string{`"q_lora_rank":1536`, `"q_lora_rank":0`}, func(c config) any { return c.Block.QLora }, 0, false},
 		{"DeepSeek-V3", nil, func(c config) any { return c.Block.Core.IndexTopK }, 0, false},
 		{"DeepSeek-V3", []string{`"model_type"`, `"index_topk":64,"model_type"`}, func(c config) any { return c.Block.Core.IndexTopK }, 64, false},
@@ -196,7 +190,29 @@ func TestConfigChoices(t *testing.T) {
 		{"LongCat-Flash", []string{`"mla_scale_kv_lora":true,`, `"rope_theta":5000000.5,`}, func(c config) any { return c.Rope.Theta }, 5000000.5, false},
 		{"MiniCPM3-4B", []string{`"original_max_position_embeddings":32768`, `"attention_factor":1.5`}, func(c config) any { return []any{c.Rope.Magnitude, c.Rope.Original} }, []any{1.5, 32768}, false},
 		{"MiniCPM3-long", []string{`"rope_type":"longrope"`, `"factor":16,"rope_type":"longrope"`}, func(c config) any { return c.Rope.Magnitude }, math.Sqrt(1 + math.Log(16)/math.Log(512)), true},
-		{"MiniCPM3-long", []string{`"rope_type":"longrope"`, `"original_max_position_embeddings":1024,"rope_type":"longrope"`}, func(c config) any { return c.Rope.Original }, 512, false},
+		{"DeepSeek-V3", []string{`"rope_theta":10000,`, `"rope_parameters":{"rope_type":"yarn","rope_theta":30000,` + yarn40[1:len(yarn40)-len(`,"type":"yarn"}`)] + `},"rope_theta":30000,`},
+			func(c config) any { return []any{c.Rope.Theta, c.Rope.Factor} }, []any{30000.0, 40.0}, false},
+		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_parameters":{},"rope_theta":20000`}, func(c config) any { return []any{c.Rope.Theta, c.Rope.Kind} }, []any{20000.0, checkpoint.RopeYaRN}, false},
+		{"DeepSeek-V3", []string{`"type":"yarn"`, `"type":"yarn","rope_type":"yarn"`}, func(c config) any { return c.Rope.Kind }, checkpoint.RopeYaRN, false},
+		{"DeepSeek-V3", []string{`"type":"yarn"`, `"type":"yarn","attn_factor":1,"extrapolation_factor":1.0,"llama_4_scaling_beta":0,"partial_rotary_factor":1.0,"facter":null`}, func(c config) any { return c.Rope.Factor }, 40.0, false},
+		{"DeepSeek-V3", []string{`"rope_scaling":` + yarn40, `"rope_scaling":{}`}, func(c config) any { return c.Rope.Kind }, checkpoint.RopeDefault, false},
+		{"DeepSeek-V3", []string{`"rope_scaling":` + yarn40, `"rope_scaling":{"factor":1,"mscale":0,"original_max_position_embeddings":4096,"attention_factor":1}`},
+			func(c config) any { return []any{c.Rope.Kind, c.Rope.Magnitude} }, []any{checkpoint.RopeDefault, 1.0}, false},
+		{"MiniCPM3-long", []string{`"rope_type":"longrope"`, `"original_max_position_embeddings":512,"rope_type":"longrope","type":"su"`}, func(c config) any { return c.Rope.Original }, 512, false},
+		{"MiniCPM3-long", []string{`"model_type"`, `"rope_interleave":false,"model_type"`}, func(c config) any { return c.Block.Core.RopeStyle }, mla.Half, false},
+		// What SGLang's pull request 26203 measures: no m^2, and the tables as ever.
+		{"Mistral-Small-4", []string{`"mscale":1.0`, `"mscale":1.0,"apply_yarn_scaling":false`}, func(c config) any { return c.Scale }, 1 / math.Sqrt(128), true},
+		{"Mistral-Small-4", []string{`"mscale":1.0`, `"mscale":1.0,"apply_yarn_scaling":false`}, func(c config) any { return []any{c.Block.Core.Scale, c.Rope.Magnitude, c.Rope.Factor} }, []any{float32(0.088388347648), 1.0, 128.0}, false},
+		{"Mistral-Small-4", []string{`"mscale":1.0`, `"apply_yarn_scaling":false`}, func(c config) any { return []any{c.Block.Core.Scale, c.Rope.Magnitude} }, []any{float32(0.088388347648), 1.0}, false},
+		{"Mistral-Small-4", []string{`"mscale":1.0`, `"mscale":1.0,"apply_yarn_scaling":true,"apply_scale":false`}, func(c config) any { return c.Block.Core.Scale }, float32(0.088388347648), false},
+		{"Mistral-Small-4", []string{`"mscale":1.0`, `"mscale":1.0,"apply_yarn_scaling":true`}, func(c config) any { return c.Scale }, 0.19496949473302969, true},
+		{"DeepSeek-V3", []string{`"mscale_all_dim":1.0`, `"apply_yarn_scaling":false`}, func(c config) any { return []any{c.Block.Core.Scale, c.Rope.Magnitude} }, []any{float32(1 / math.Sqrt(192)), get(1)}, false},
+		{"DeepSeek-V3", []string{`"mscale":1.0,"mscale_all_dim":1.0`, `"mscale":0.5,"apply_yarn_scaling":false`}, func(c config) any { return c.Rope.Magnitude }, get(0.5), true},
+		{"DeepSeek-V3", []string{`"mscale":1.0,`, `"attention_factor":0.75,"apply_yarn_scaling":false,`}, func(c config) any { return c.Rope.Magnitude }, 0.75, false},
+		{"DeepSeek-V3", []string{`"quant_method":"fp8"`, `"quant_method":"awq","bits":4`}, func(c config) any { return c.Quant }, checkpoint.Quant{Method: "awq"}, false},
+		{"DeepSeek-V3", []string{`"quantization_config"`, `"compression_config"`}, func(c config) any { return []int{c.Quant.BlockRows, c.Quant.BlockCols} }, []int{128, 128}, false},
+		{"DeepSeek-V3", []string{`"model_type"`, `"attn_logit_softcapping":0.0,"sliding_window":4096,"use_sliding_window":false,"use_qk_norm":false,"head_dim":64,"qk_head_dim":192,"use_mla":true,"no_rope_layers":[],"rope_interleaved":true,"mla_scale_q_lora":false,"is_causal":true,"softmax_scale":null,"model_type"`},
+			func(c config) any { return c.Block.Core.Heads }, 128, false},
 		{"Kimi-K2.5", []string{`"rope_theta":50000.0,`, `"rope_theta":50000.0,"quantization_config":{"quant_method":"fp8","weight_block_size":[64,32]},`}, func(c config) any { return []int{c.Quant.BlockRows, c.Quant.BlockCols} }, []int{64, 32}, false},
 	} {
 		c, err := checkpoint.ParseConfig(edited(t, tt.name, tt.edits...))
@@ -216,7 +232,6 @@ func TestConfigRefused(t *testing.T) {
 		err   error
 		wants string
 	}{
-		{"DeepSeek-V3", []string{`"quant_method":"fp8"`, `"quant_method":"awq"`}, checkpoint.ErrUnsupported, `quantization_config.quant_method "awq", wanted fp8 or compressed-tensors`},
 		{"DeepSeek-V3", []string{`"quant_method":"fp8",`, ``}, checkpoint.ErrConfig, "quantization_config.quant_method is missing"},
 		{"DeepSeek-V3", []string{`"fmt":"e4m3"`, `"fmt":"int4"`}, checkpoint.ErrUnsupported, `quantization_config.fmt "int4"`},
 		{"DeepSeek-V3", []string{`"fmt"`, `"scale_fmt":"e4m3","fmt"`}, checkpoint.ErrUnsupported, `quantization_config.scale_fmt "e4m3"`},
@@ -257,12 +272,66 @@ func TestConfigRefused(t *testing.T) {
 		{"DeepSeek-V3", []string{`"rms_norm_eps":1e-06`, `"rms_norm_eps":-1e-06`}, checkpoint.ErrConfig, "rms_norm_eps is -1e-06, want 0 to 1"},
 		{"DeepSeek-V3", []string{`"mscale_all_dim":1.0`, `"mscale_all_dim":1e200`}, checkpoint.ErrConfig, "attention factor is"},
 		{"DeepSeek-V3", []string{`"mscale_all_dim":1.0`, `"attention_factor":1,"mscale_all_dim":1e200`}, checkpoint.ErrConfig, "the softmax scale is"},
-		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_parameters":{"rope_type":"default"}`}, checkpoint.ErrConfig, `rope_scaling is of type "yarn", and rope_parameters of "default"`},
+		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_parameters":{"rope_type":"default"}`}, checkpoint.ErrConfig, `rope_scaling and rope_parameters differ: rope_type is "yarn" and "default"`},
 		{"DeepSeek-V3.2", []string{`"index_topk":2048,`, ``}, checkpoint.ErrConfig, "index_topk is missing"},
 		{"GLM-5", []string{`"index_topk":2048`, `"index_topk":0`}, checkpoint.ErrConfig, "index_topk is 0"},
 		{"LongCat-Flash", []string{`"num_layers":28`, `"num_hidden_layers":28`}, checkpoint.ErrConfig, "num_layers is missing"},
 		{"Mistral-Small-4", []string{`"llama_4_scaling_beta":0.1,`, ``}, checkpoint.ErrConfig, "llama_4_scaling_beta is missing"},
 		{"Mistral-Small-4", []string{`"original_max_position_embeddings":8192,`, ``}, checkpoint.ErrConfig, "original_max_position_embeddings is missing"},
+		// Keys of a dictionary that are not known, or mean something that is not computed.
+		{"DeepSeek-V3", []string{`"factor":40`, `"facter":40`}, checkpoint.ErrUnsupported, "rope_scaling.facter is 40, and no key of this name is known"},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"fa\u0063ter":"x\n","other":1`}, checkpoint.ErrUnsupported, `rope_scaling.facter is "x\n", and no key`},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"mrope_section":[16,24,24]`}, checkpoint.ErrUnsupported, "rope_scaling.mrope_section is [...], and no key"},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"full_attention":[ ]`}, checkpoint.ErrUnsupported, "rope_scaling.full_attention is [], and no key"},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"facter":` + strings.Repeat("1", 100)}, checkpoint.ErrUnsupported, "rope_scaling.facter is " + strings.Repeat("1", 64) + ","},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"attn_factor":0.5`}, checkpoint.ErrUnsupported, "rope_scaling.attn_factor is 0.5, wanted 1 or nothing"},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"extrapolation_factor":2`}, checkpoint.ErrUnsupported, "rope_scaling.extrapolation_factor is 2, wanted 1 or nothing"},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"llama_4_scaling_beta":0.1`}, checkpoint.ErrUnsupported, "rope_scaling.llama_4_scaling_beta is 0.1, wanted 0 or nothing"},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"partial_rotary_factor":0.5`}, checkpoint.ErrUnsupported, "rope_scaling.partial_rotary_factor is 0.5, wanted 1: qk_rope_head_dim 64 says what is rotated of 192"},
+		{"Mistral-Small-4", []string{`"partial_rotary_factor":0.5`, `"partial_rotary_factor":0.25`}, checkpoint.ErrUnsupported, "rope_parameters.partial_rotary_factor is 0.25"},
+		{"GLM-4.7-Flash", []string{`"partial_rotary_factor":1.0`, `"partial_rotary_factor":0.5`}, checkpoint.ErrUnsupported, "partial_rotary_factor is 0.5, wanted 1"},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"apply_yarn_scaling":0`}, checkpoint.ErrConfig, "apply_yarn_scaling: the configuration is not JSON of the form wanted"},
+		// Keys of another type of rope, or of none.
+		{"DeepSeek-V3", []string{`"type":"yarn"`, `"type":"default"`}, checkpoint.ErrConfig, "rope_scaling.factor is 40, which rope_type default does not use"},
+		{"DeepSeek-V3", []string{`,"type":"yarn"`, ``}, checkpoint.ErrConfig, "rope_scaling.rope_type is missing, and factor is 40"},
+		{"DeepSeek-V3", []string{`"factor":40,`, ``, `,"type":"yarn"`, ``}, checkpoint.ErrConfig, "rope_scaling.rope_type is missing, and beta_fast is 32"},
+		{"DeepSeek-V3", []string{`"factor":40`, `"factor":40,"long_factor":[1,2]`}, checkpoint.ErrConfig, "rope_scaling.long_factor is a list of 2 numbers, which rope_type yarn does not use"},
+		{"MiniCPM3-4B", []string{`"type":"longrope"`, `"type":"longrope","mscale_all_dim":1`}, checkpoint.ErrConfig, "rope_scaling.mscale_all_dim is 1, which rope_type longrope does not use"},
+		{"DeepSeek-V3", []string{`"type":"yarn"`, `"type":"default","rope_type":"yarn"`}, checkpoint.ErrConfig, `rope_scaling.rope_type is "yarn", and type, its old name, "default"`},
+		// What stands twice.
+		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_theta":20000,"rope_parameters":{"rope_theta":30000}`}, checkpoint.ErrConfig, `rope_scaling and rope_parameters differ: rope_type is "yarn" and missing`},
+		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_theta":10000,"rope_parameters":` + strings.Replace(yarn40, `"factor":40`, `"factor":8`, 1)}, checkpoint.ErrConfig, "rope_scaling and rope_parameters differ: factor is 40 and 8"},
+		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_theta":10000,"rope_parameters":` + strings.Replace(yarn40, `"beta_slow":1,`, ``, 1)}, checkpoint.ErrConfig, "rope_scaling and rope_parameters differ: beta_slow is 1 and missing"},
+		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_theta":10000,"rope_parameters":` + strings.Replace(yarn40, `{`, `{"truncate":false,`, 1)}, checkpoint.ErrConfig, "rope_scaling and rope_parameters differ: truncate is missing and false"},
+		{"DeepSeek-V3", []string{`"rope_theta":10000`, `"rope_theta":10000,"rope_parameters":` + strings.Replace(yarn40, `{`, `{"rope_theta":30000,`, 1)}, checkpoint.ErrConfig, "rope_scaling and rope_parameters differ: rope_theta is 10000 and 30000"},
+		{"MiniCPM3-4B", []string{`"rope_scaling":`, `"rope_parameters":{"rope_type":"su","long_factor":` + strings.Replace(factors16, "1.5380380402321725", "1.5", 1) + `,"short_factor":` + factors16 + `,"original_max_position_embeddings":32768},"rope_scaling":`}, checkpoint.ErrConfig, "long_factor differs from number 3 on"},
+		{"GLM-5", []string{`"rope_interleave":true`, `"rope_theta":20000`}, checkpoint.ErrConfig, "rope_theta is 20000, and rope_parameters.rope_theta 1e+06"},
+		{"MiniCPM3-long", []string{`"rope_type":"longrope"`, `"original_max_position_embeddings":1024,"rope_type":"longrope"`}, checkpoint.ErrConfig, "original_max_position_embeddings is 512, and rope_parameters.original_max_position_embeddings 1024"},
+		{"Kimi-K2.5", []string{`"vision_config"`, `"rope_scaling":` + yarn40 + `,"vision_config"`}, checkpoint.ErrConfig, "rope_scaling and text_config.rope_scaling differ: "},
+		{"Kimi-K2.5", []string{`"vision_config"`, `"rope_parameters":` + yarn40 + `,"vision_config"`}, checkpoint.ErrConfig, "rope_parameters stands beside text_config, wanted it inside"},
+		{"Kimi-K2.5", []string{`"vision_config"`, `"rope_theta":10000,"vision_config"`}, checkpoint.ErrConfig, "rope_theta is 10000, and in text_config 50000"},
+		// How pairs are formed, where a family has no choice.
+		{"GLM-5", []string{`"rope_interleave":true`, `"rope_interleave":false`}, checkpoint.ErrUnsupported, "rope_interleave is false, and glm_moe_dsa always has true"},
+		{"DeepSeek-V3.2", []string{`"model_type"`, `"rope_interleave":false,"model_type"`}, checkpoint.ErrUnsupported, "rope_interleave is false, and deepseek_v32 always has true"},
+		{"DeepSeek-V2-Lite", []string{`"model_type"`, `"rope_interleave":false,"model_type"`}, checkpoint.ErrUnsupported, "rope_interleave is false, and deepseek_v2 always has true"},
+		{"LongCat-Flash", []string{`"model_type"`, `"rope_interleave":false,"model_type"`}, checkpoint.ErrUnsupported, "rope_interleave is false, and longcat_flash always has true"},
+		{"MiniCPM3-4B", []string{`"model_type"`, `"rope_interleave":true,"model_type"`}, checkpoint.ErrUnsupported, "rope_interleave is true, and minicpm3 always has false"},
+		// Keys of quantisation.
+		{"DeepSeek-V3", []string{`"fmt"`, `"weight_block":[64,64],"fmt"`}, checkpoint.ErrUnsupported, "quantization_config: weight_block is [...], and no key of this name is known"},
+		{"DeepSeek-V3", []string{`"activation_scheme":"dynamic"`, `"activation_scheme":"none"`}, checkpoint.ErrUnsupported, `quantization_config.activation_scheme is "none", wanted dynamic or static`},
+		{"DeepSeek-V3", []string{fp8Blocks, `{"quant_method":"compressed-tensors","transform_config":{"config_groups":{}}}`}, checkpoint.ErrUnsupported, "quantization_config.transform_config is {...}, wanted {}"},
+		{"DeepSeek-V3", []string{fp8Blocks, `{"quant_method":"compressed-tensors","config_groups":{"a":{"weights":{"zero":true}}}}`}, checkpoint.ErrUnsupported, "quantization_config: zero is true"},
+		{"DeepSeek-V3", []string{fp8Blocks, `{"quant_method":"compressed-tensors","config_groups":{"a":{"rotation":1}}}`}, checkpoint.ErrUnsupported, "quantization_config: rotation is 1"},
+		{"DeepSeek-V3", []string{`"quantization_config"`, `"compression_config":` + fp8Blocks + `,"quantization_config"`}, checkpoint.ErrConfig, "quantization_config and compression_config are both there"},
+		// Attention of other models.
+		{"DeepSeek-V3", []string{`"model_type"`, `"mla_scale_kv_lora":true,"model_type"`}, checkpoint.ErrUnsupported, "mla_scale_kv_lora true, which only longcat_flash has"},
+		{"DeepSeek-V3", []string{`"model_type"`, `"attn_logit_softcapping":50.0,"model_type"`}, checkpoint.ErrUnsupported, "attn_logit_softcapping is 50.0, and deepseek_v3 is attention without it: wanted null or 0"},
+		{"DeepSeek-V3", []string{`"model_type"`, `"sliding_window":4096,"model_type"`}, checkpoint.ErrUnsupported, "sliding_window is 4096"},
+		{"DeepSeek-V3", []string{`"model_type"`, `"use_qk_norm":true,"model_type"`}, checkpoint.ErrUnsupported, "use_qk_norm is true"},
+		{"DeepSeek-V3", []string{`"model_type"`, `"head_dim":100,"model_type"`}, checkpoint.ErrUnsupported, "head_dim is 100"},
+		{"DeepSeek-V3", []string{`"model_type"`, `"qk_head_dim":128,"model_type"`}, checkpoint.ErrUnsupported, "qk_head_dim is 128"},
+		{"DeepSeek-V3", []string{`"model_type"`, `"softmax_scale":0.1,"model_type"`}, checkpoint.ErrUnsupported, "softmax_scale is 0.1"},
+		{"LongCat-Flash", []string{`"attention_method":"MLA"`, `"attention_method":"GQA"`}, checkpoint.ErrUnsupported, `attention_method is "GQA"`},
 		{"MiniCPM3-4B", []string{`"long_factor":[1.0591234137867171,`, `"long_factor":[`}, checkpoint.ErrConfig, "long_factor has 15 values, want P/2 = 16"},
 		{"MiniCPM3-4B", []string{`"long_factor":[1.0591234137867171,`, `"long_factor":[0,`}, checkpoint.ErrConfig, "long_factor[0] is 0"},
 		{"MiniCPM3-4B", []string{`"long_factor":` + factors16 + `,`, ``}, checkpoint.ErrConfig, "long_factor has 0 values"},
@@ -284,6 +353,66 @@ func TestConfigRefused(t *testing.T) {
 	assert.ErrorIs(t, err, checkpoint.ErrLimit)
 }
 
+// published are configurations as hubs have them, in what TestConfigs has not: whole dictionaries
+// of rotations and quantisation, and whatever else stands there that seems to concern attention.
+var published = map[string]struct {
+	text   string
+	method string
+	scale  float64
+}{
+	"DeepSeek-R1": {`{"architectures":["DeepseekV3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"auto_map":{"AutoConfig":"configuration_deepseek.DeepseekV3Config"},"bos_token_id":0,"ep_size":1,
+		"first_k_dense_replace":3,"hidden_act":"silu","hidden_size":7168,"initializer_range":0.02,"intermediate_size":18432,"kv_lora_rank":512,"max_position_embeddings":163840,"model_type":"deepseek_v3","moe_layer_freq":1,
+		"n_group":8,"n_routed_experts":256,"num_attention_heads":128,"num_experts_per_tok":8,"num_hidden_layers":61,"num_key_value_heads":128,"num_nextn_predict_layers":1,"q_lora_rank":1536,"qk_nope_head_dim":128,
+		"qk_rope_head_dim":64,"quantization_config":` + fp8Blocks + `,"rms_norm_eps":1e-06,"rope_scaling":` + yarn40 + `,"rope_theta":10000,"scoring_func":"sigmoid","topk_method":"noaux_tc","v_head_dim":128,"use_cache":true}`, "fp8", 0.1352337788608801},
+	"DeepSeek-V3.1": {`{"attention_bias":false,"hidden_size":7168,"kv_lora_rank":512,"max_position_embeddings":163840,"model_type":"deepseek_v3","num_attention_heads":128,"num_hidden_layers":61,"num_key_value_heads":128,
+		"num_nextn_predict_layers":1,"q_lora_rank":1536,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"rope_scaling":` + yarn40 + `,"rope_theta":10000,
+		"quantization_config":{"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8","scale_fmt":"ue8m0","weight_block_size":[128,128]}}`, "fp8", 0.1352337788608801},
+	"DeepSeek-R1-NVFP4": {`{"attention_bias":false,"hidden_size":7168,"kv_lora_rank":512,"max_position_embeddings":163840,"model_type":"deepseek_v3","num_attention_heads":128,"num_hidden_layers":61,"q_lora_rank":1536,
+		"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"rope_scaling":` + yarn40 + `,"rope_theta":10000,"quantization_config":{"config_groups":{"group_0":{"input_activations":{"dynamic":false,"num_bits":4,
+		"type":"float","group_size":16},"weights":{"dynamic":false,"num_bits":4,"type":"float","group_size":16},"targets":["Linear"]}},"ignore":["lm_head","model.layers.0.self_attn*"],"quant_algo":"NVFP4",
+		"kv_cache_scheme":{"dynamic":false,"num_bits":8,"type":"float"},"producer":{"name":"modelopt","version":"0.33.0"},"quant_method":"modelopt"}}`, "modelopt", 0.1352337788608801},
+	"DeepSeek-V3-AWQ": {`{"hidden_size":7168,"kv_lora_rank":512,"max_position_embeddings":163840,"model_type":"deepseek_v3","num_attention_heads":128,"num_hidden_layers":61,"q_lora_rank":1536,
+		"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"rope_scaling":` + yarn40 + `,"rope_theta":10000,"quantization_config":{"bits":4,"group_size":64,"modules_to_not_convert":["self_attn"],"quant_method":"awq",
+		"version":"gemm","zero_point":true}}`, "awq", 0.1352337788608801},
+	"Kimi-K2-Thinking": {`{"hidden_size":7168,"kv_lora_rank":512,"max_position_embeddings":262144,"model_type":"kimi_k2","num_attention_heads":64,"num_hidden_layers":61,"num_key_value_heads":64,"q_lora_rank":1536,
+		"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"rope_theta":50000.0,"rope_scaling":{"beta_fast":1.0,"beta_slow":1.0,"factor":64.0,"mscale":1.0,"mscale_all_dim":1.0,
+		"original_max_position_embeddings":4096,"type":"yarn"},"quantization_config":{"config_groups":{"group_0":{"input_activations":null,"output_activations":null,"targets":["Linear"],"weights":{"actorder":null,
+		"block_structure":null,"dynamic":false,"group_size":32,"num_bits":4,"observer":"minmax","observer_kwargs":{},"strategy":"group","symmetric":true,"type":"int"}}},"format":"pack-quantized",
+		"ignore":["lm_head","re:.*self_attn.*","re:.*shared_experts.*"],"kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed"}}`, "compressed-tensors", math.Pow(0.1*math.Log(64)+1, 2) / math.Sqrt(192)},
+	"DeepSeek-V3-FP8-llmcompressor": {`{"hidden_size":7168,"kv_lora_rank":512,"max_position_embeddings":163840,"model_type":"deepseek_v3","num_attention_heads":128,"num_hidden_layers":61,"q_lora_rank":1536,"head_dim":64,
+		"qk_head_dim":192,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"rope_interleave":true,"rope_scaling":{"beta_fast":32.0,"beta_slow":1.0,"factor":40.0,"mscale":1.0,"mscale_all_dim":1.0,
+		"original_max_position_embeddings":4096,"rope_type":"yarn","type":"yarn"},"rope_theta":10000,"quantization_config":{"config_groups":{"group_0":{"format":"float-quantized","input_activations":{"actorder":null,
+		"block_structure":null,"dynamic":true,"group_size":128,"num_bits":8,"observer":null,"observer_kwargs":{},"scale_dtype":null,"strategy":"group","symmetric":true,"type":"float","zp_dtype":null},
+		"output_activations":null,"targets":["Linear"],"weights":{"actorder":null,"block_structure":[128,128],"dynamic":false,"group_size":null,"num_bits":8,"observer":"static_minmax","observer_kwargs":{},
+		"scale_dtype":null,"strategy":"block","symmetric":true,"type":"float","zp_dtype":null}}},"format":"float-quantized","global_compression_ratio":null,"ignore":["lm_head"],"kv_cache_scheme":null,
+		"quant_method":"compressed-tensors","quantization_status":"compressed","sparsity_config":{},"transform_config":{},"version":"0.12.3"}}`, "compressed-tensors", 0.1352337788608801},
+	"GLM-5-FP8": {`{"architectures":["GlmMoeDsaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"head_dim":64,"hidden_size":6144,"index_head_dim":128,"index_n_heads":32,"index_topk":2048,"indexer_rope_interleave":true,
+		"kv_lora_rank":512,"max_position_embeddings":202752,"model_type":"glm_moe_dsa","num_attention_heads":64,"num_hidden_layers":78,"num_key_value_heads":64,"num_nextn_predict_layers":1,"q_lora_rank":2048,"qk_head_dim":256,
+		"qk_nope_head_dim":192,"qk_rope_head_dim":64,"rope_interleave":true,"rope_parameters":{"rope_theta":1000000,"rope_type":"default"},"v_head_dim":256,"quantization_config":{"activation_scheme":"dynamic","fmt":"e4m3",
+		"modules_to_not_convert":["lm_head","model.embed_tokens"],"quant_method":"fp8","weight_block_size":[128,128]}}`, "fp8", 0.0625},
+	"Mistral-Small-4-FP8": {`{"architectures":["Mistral3ForConditionalGeneration"],"model_type":"mistral3","quantization_config":{"activation_scheme":"static","dequantize":false,"modules_to_not_convert":["model.vision_tower",
+		"lm_head"],"quant_method":"fp8","weight_block_size":null},"text_config":{"attention_dropout":0.0,"head_dim":128,"hidden_size":4096,"kv_lora_rank":256,"max_position_embeddings":1048576,"model_type":"mistral4",
+		"num_attention_heads":32,"num_hidden_layers":36,"num_key_value_heads":32,"q_lora_rank":1024,"qk_head_dim":128,"qk_nope_head_dim":64,"qk_rope_head_dim":64,"rope_interleave":true,"rope_parameters":{"beta_fast":32.0,
+		"beta_slow":1.0,"factor":128.0,"llama_4_scaling_beta":0.1,"max_position_embeddings":1048576,"mscale":1.0,"mscale_all_dim":1.0,"original_max_position_embeddings":8192,"partial_rotary_factor":0.5,"rope_theta":10000.0,
+		"rope_type":"yarn","type":"yarn"},"sliding_window":null,"v_head_dim":128}}`, "fp8", 0.19496949473302969},
+	"LongCat-Flash-FP8": {`{"attention_bias":false,"attention_method":"MLA","hidden_size":6144,"kv_lora_rank":512,"max_position_embeddings":131072,"mla_scale_kv_lora":true,"mla_scale_q_lora":true,"model_type":"longcat_flash",
+		"num_attention_heads":64,"num_layers":28,"q_lora_rank":1536,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"rope_theta":10000000.0,"zero_expert_num":256,"quantization_config":{"activation_scheme":"dynamic",
+		"fmt":"e4m3","ignored_layers":["lm_head"],"quant_method":"fp8","weight_block_size":[128,128]}}`, "fp8", 1 / math.Sqrt(192)},
+	"Moonlight": {`{"attention_bias":false,"hidden_size":2048,"kv_lora_rank":512,"max_position_embeddings":8192,"model_type":"deepseek_v3","num_attention_heads":16,"num_hidden_layers":27,"num_key_value_heads":16,"q_lora_rank":null,
+		"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"rope_scaling":null,"rope_theta":50000.0}`, "", 1 / math.Sqrt(192)},
+}
+
+// TestPublished demands that no model is refused for a key that its configuration really has.
+func TestPublished(t *testing.T) {
+	for name, want := range published {
+		c, err := checkpoint.ParseConfig([]byte(want.text))
+		require.NoError(t, err, name)
+		assert.Equal(t, want.method, c.Quant.Method, name)
+		assert.InEpsilon(t, want.scale, c.Scale, 5e-16, name)
+		assert.Equal(t, 1.0, c.Rope.Magnitude, name)
+	}
+}
+
 // TestHostileConfig counts what a configuration can make the reader allocate.
 func TestHostileConfig(t *testing.T) {
 	size := headerSize()
@@ -297,6 +426,8 @@ func TestHostileConfig(t *testing.T) {
 		"model type":  `{"model_type":"` + strings.Repeat("x", size-100) + `"}`,
 		"unknown":     filled(size-1, `{"x":[`, always(`{"y":[1,2,3.5e7]}`), "]}"),
 		"number":      `{"x":1` + strings.Repeat("0", size-100) + `}`,
+		"rope keys":   filled(size-1, `{"rope_scaling":{`, func(i int) string { return fmt.Sprintf(`"%x":[1,2]`, i) }, "}}"),
+		"long value":  `{"quantization_config":{"x":"` + strings.Repeat("x", size-100) + `"}}`,
 		"keys":        filled(size, `{`, func(i int) string { return fmt.Sprintf(`"%x":0`, i) }, "}"),
 	} {
 		var err error
@@ -396,6 +527,17 @@ func TestTableRefuses(t *testing.T) {
 		_, err := r.Table(n)
 		assert.ErrorIs(t, err, checkpoint.ErrLimit, "%d", n)
 	}
+	_, err := r.Frequencies(-1)
+	assert.ErrorIs(t, err, checkpoint.ErrLimit)
+	_, err = r.Frequencies(math.MaxInt)
+	assert.NoError(t, err, "a context that no table reaches has frequencies all the same")
+	// Factors below 1 speed rotations up, to angles of which nothing is left in a turn.
+	fast := checkpoint.Rope{Kind: checkpoint.RopeLong, Dim: 2, Theta: 10000, Magnitude: 1, Original: 4096, Short: []float64{1e-12}, Long: []float64{1}}
+	_, err = fast.Table(1)
+	assert.NoError(t, err)
+	_, err = fast.Table(2)
+	assert.ErrorIs(t, err, checkpoint.ErrLimit)
+	assert.ErrorContains(t, err, "the angle of pair 0 at position 1 is 1e+12, want less than 2^31")
 	table, err := r.Table(0)
 	require.NoError(t, err)
 	assert.Empty(t, table)
@@ -414,6 +556,9 @@ func TestTableRefuses(t *testing.T) {
 func FuzzConfig(f *testing.F) {
 	for _, text := range configs {
 		f.Add([]byte(text))
+	}
+	for _, p := range published {
+		f.Add([]byte(p.text))
 	}
 	paths, err := filepath.Glob("testdata/configs/*.json")
 	require.NoError(f, err)

@@ -55,4 +55,31 @@
 // scales, under either name and of any type that scales have, or plain values, whatever
 // quantization_config leaves out or says is left out. Whatever is missing, contradictory or
 // not understood is an error that names the file, the tensor or the key, and what was wanted.
+//
+// Methods of quantisation that are not read (modelopt, awq, gptq and others, and the integers of
+// compressed-tensors) are none of attention's business where its tensors are plain, as they are
+// in models whose experts alone are quantised. A tensor of attention that is quantised so is an
+// error of the block that it is in, and named.
+//
+// # Keys that are known and change nothing
+//
+// Every key of rope_scaling, rope_parameters, quantization_config and compression_config is used,
+// or has a value with which it changes nothing, or is an error. A null counts as missing. The
+// tables, with those beside the dictionaries, are in keys.go; in short:
+//
+//	rope_*              max_position_embeddings; attn_factor 1, extrapolation_factor 1;
+//	                    partial_rotary_factor 1, or in mistral4 P/(N+P); llama_4_scaling_beta 0
+//	                    outside mistral4; of a type that does not use them, or without a type:
+//	                    factor 1, attention_factor 1, mscale 0, mscale_all_dim 0, truncate true
+//	quantization_config activation_scheme dynamic or static; transform_config {}; anything in
+//	                    dequantize, modules_to_convert, expert_dtype, kv_cache_*, format, version,
+//	                    quantization_status, sparsity_config and, of config_groups, all but
+//	                    weights.block_structure
+//	beside them         rope_interleave as the family has it; head_dim and qk_head_dim that are
+//	                    sizes of a head; sliding_window, attn_logit_softcapping, use_qk_norm and
+//	                    some like them that say that there is none
+//
+// Both dictionaries of rotations may be there if they differ only in how they spell the type, and
+// what stands in one and beside it may not differ. apply_yarn_scaling false, of vLLM and SGLang,
+// leaves mscale_all_dim out of the softmax scale and changes no table.
 package checkpoint

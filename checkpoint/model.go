@@ -194,7 +194,8 @@ func (m *Model) LoadLayer(i int) (mla.Config, mla.Weights, error) {
 // missing, has another shape than config.json says or a type that no projection has, for
 // scales that are missing, or there without codes, or not of the blocks of
 // quantization_config, and for biases against attention_bias; ErrUnsupported for a layer whose
-// entry of layer_types is no latent attention; ErrRead and ErrLimit.
+// entry of layer_types is no latent attention, and for a projection that is quantised in a way
+// that is not read, whatever the rest of the model is; ErrRead and ErrLimit.
 func (m *Model) LoadBlock(i int) (mla.BlockConfig, mla.BlockWeights, error) {
 	b, err := m.block(i)
 	if err != nil {

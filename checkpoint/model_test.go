@@ -439,7 +439,43 @@ func TestLoadRefuses(t *testing.T) {
 		"blocks of 64":     {func(d *draft) { quant(d)["weight_block_size"] = []int{64, 64} }, checkpoint.ErrWeights, "weight_scale_inv F32 [2, 2], wanted [3, 3]"},
 		"blocks unsaid":    {func(d *draft) { delete(quant(d), "weight_block_size") }, checkpoint.ErrWeights, "weight_scale_inv F32 [2, 2], wanted [1] or [136, 1], since config.json has no weight_block_size"},
 		"not quantised":    {func(d *draft) { delete(d.config, "quantization_config") }, checkpoint.ErrWeights, "holds codes, and config.json has no quantization_config"},
-		"awq":              {func(d *draft) { quant(d)["quant_method"] = "awq" }, checkpoint.ErrUnsupported, `config.json: checkpoint: not supported: quantization_config.quant_method "awq", wanted fp8 or compressed-tensors`},
+		"awq": {func(d *draft) { quant(d)["quant_method"] = "awq" }, checkpoint.ErrUnsupported,
+			"q_a_proj.weight F8_E4M3 [136, 160], by quant_method \"awq\", which is read only where attention is left out: wanted F32, BF16 or F16, or the method fp8 or compressed-tensors"},
+		// Attention in 4 bits, of every kind of file.
+		"modelopt in FP8": {func(d *draft) { quant(d)["quant_method"] = "modelopt" }, checkpoint.ErrUnsupported, `q_a_proj.weight F8_E4M3 [136, 160], by quant_method "modelopt"`},
+		"modelopt in NVFP4": {func(d *draft) {
+			quant(d)["quant_method"] = "modelopt"
+			d.at(module0 + ".q_a_proj.weight").DType = checkpoint.U8
+			d.at(module0 + ".q_a_proj.weight").Shape = []int{136, 160}
+			d.add(module0+".q_a_proj.weight_scale_2", checkpoint.F32, true)
+		}, checkpoint.ErrUnsupported, "tensor " + module0 + ".q_a_proj.weight_scale_2 F32 [] is there, by quant_method \"modelopt\", and is not read: wanted " + module0 + ".q_a_proj.weight, plain or in FP8 with scales"},
+		"modelopt in U8": {func(d *draft) {
+			quant(d)["quant_method"] = "modelopt"
+			d.at(q + ".weight").DType = checkpoint.U8
+			for _, name := range []string{".q_a_proj", ".kv_a_proj_with_mqa", ".kv_b_proj", ".o_proj"} {
+				x := d.at(module0 + name + ".weight")
+				x.DType, x.Data = checkpoint.BF16, make([]byte, 2*len(x.Data))
+				d.remove(module0 + name + ".weight_scale_inv")
+			}
+		}, checkpoint.ErrUnsupported, "q_b_proj.weight U8 [512, 136], by quant_method \"modelopt\""},
+		"compressed-tensors, packed": {func(d *draft) {
+			d.config["quantization_config"] = map[string]any{"quant_method": "compressed-tensors", "format": "pack-quantized"}
+			d.at(kvb + ".weight").Name = kvb + ".weight_packed"
+			d.remove(kvb + ".weight_scale_inv")
+			d.at(module0 + ".q_a_proj.weight_scale_inv").Shape = []int{4}
+			d.codes = checkpoint.BF16
+			for _, name := range []string{".q_a_proj", ".q_b_proj", ".kv_a_proj_with_mqa", ".o_proj"} {
+				x := d.at(module0 + name + ".weight")
+				x.DType, x.Data = checkpoint.BF16, make([]byte, 2*len(x.Data))
+				d.remove(module0 + name + ".weight_scale_inv")
+			}
+		}, checkpoint.ErrUnsupported, "tensor " + kvb + ".weight_packed F8_E4M3 [896, 128] is there, by quant_method \"compressed-tensors\""},
+		"gptq": {func(d *draft) {
+			delete(d.config, "quantization_config")
+			d.at(module0 + ".q_a_proj.weight").Name = module0 + ".q_a_proj.qweight"
+		}, checkpoint.ErrUnsupported, "q_a_proj.qweight F8_E4M3 [136, 160] is there, and is not read"},
+		"factors of inputs": {func(d *draft) { d.add(module0+".o_proj.pre_quant_scale", checkpoint.F32, true, 512) }, checkpoint.ErrUnsupported, "o_proj.pre_quant_scale F32 [512] is there, by quant_method \"fp8\""},
+		"zero points":       {func(d *draft) { d.add(q+".weight_zero_point", checkpoint.F32, true, 4) }, checkpoint.ErrUnsupported, "q_b_proj.weight_zero_point F32 [4] is there"},
 		"weights of I32": {func(d *draft) {
 			x := d.at(kvb + ".weight")
 			x.DType, x.Data = checkpoint.I32, make([]byte, 4*len(x.Data))
@@ -551,6 +587,60 @@ func answer(t *testing.T, m *checkpoint.Model, b *mla.Block, calls ...int) ([]fl
 	return out, nil
 }
 
+// TestQuantisedExperts runs the attention of models whose experts are quantised in ways that are
+// not read, which is no business of attention: it gives what it gives without them.
+func TestQuantisedExperts(t *testing.T) {
+	run := func(change func(d *draft)) []float32 {
+		d := newDraft(t)
+		d.codes = checkpoint.BF16
+		delete(d.config, "quantization_config")
+		d.attention(module0)
+		change(d)
+		m := d.open(d.write())
+		d.loads(m, 0, module0)
+		b, err := m.Block(0)
+		require.NoError(t, err)
+		defer b.Close()
+		out, err := answer(t, m, b, 3, 1)
+		require.NoError(t, err)
+		return out
+	}
+	want := run(func(*draft) {})
+	expert := func(d *draft, suffix string, of checkpoint.DType, size int, shape ...int) {
+		d.tensors = append(d.tensors, checkpoint.Tensor{Name: "model.layers.0.mlp.experts.0.up_proj" + suffix, DType: of, Shape: shape, Data: make([]byte, size)})
+	}
+	for name, change := range map[string]func(d *draft){
+		"NVFP4 of modelopt": func(d *draft) {
+			d.config["quantization_config"] = map[string]any{"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": []string{"lm_head", "model.layers.0.self_attn*"},
+				"kv_cache_scheme": map[string]any{"dynamic": false, "num_bits": 8, "type": "float"}, "producer": map[string]any{"name": "modelopt", "version": "0.33.0"},
+				"config_groups": map[string]any{"group_0": map[string]any{"weights": map[string]any{"num_bits": 4, "type": "float", "group_size": 16}, "input_activations": map[string]any{"num_bits": 4}, "targets": []string{"Linear"}}}}
+			expert(d, ".weight", checkpoint.U8, 8*80, 8, 80)
+			expert(d, ".weight_scale", checkpoint.F8_E4M3, 8*10, 8, 10)
+			expert(d, ".weight_scale_2", checkpoint.F32, 4)
+			expert(d, ".input_scale", checkpoint.F32, 4)
+		},
+		"AWQ": func(d *draft) {
+			d.config["quantization_config"] = map[string]any{"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true, "version": "gemm", "modules_to_not_convert": []string{"self_attn"}}
+			expert(d, ".qweight", checkpoint.I32, 4*160, 160, 1)
+			expert(d, ".qzeros", checkpoint.I32, 4*5, 5, 1)
+			expert(d, ".scales", checkpoint.F16, 2*40, 5, 8)
+		},
+		"int4 of compressed-tensors": func(d *draft) {
+			d.config["quantization_config"] = map[string]any{"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": []string{"re:.*self_attn.*"},
+				"config_groups": map[string]any{"group_0": map[string]any{"weights": map[string]any{"num_bits": 4, "type": "int", "group_size": 32, "block_structure": nil}}}}
+			expert(d, ".weight_packed", checkpoint.I32, 4*160, 8, 20)
+			expert(d, ".weight_scale", checkpoint.BF16, 2*40, 8, 5)
+		},
+		// Attention's own input_scale tells how its inputs may be rounded, and they are not.
+		"scales of inputs": func(d *draft) {
+			d.config["quantization_config"] = map[string]any{"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": nil}
+			d.add(module0+".o_proj.input_scale", checkpoint.F32, true)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { assert.Equal(t, want, run(change)) })
+	}
+}
+
 // TestIndexer runs a block of a model that has an indexer: dense up to index_topk keys, then
 // an error.
 func TestIndexer(t *testing.T) {
@@ -643,7 +733,6 @@ func TestBrokenModels(t *testing.T) {
 	for name, wants := range map[string]string{
 		"missing-shard": "model-00001-of-00001.safetensors: ",
 		"shard-outside": `tensor "model.layers.0.self_attn.kv_a_proj_with_mqa.weight_scale_inv": the index names the file "../../outside.safetensors"`,
-		"quant-awq":     `quantization_config.quant_method "awq", wanted fp8 or compressed-tensors`,
 	} {
 		dir := filepath.Join("testdata", "broken", name)
 		_, err := checkpoint.OpenModel(dir)

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // rawConfig are the values of a config.json that attention hangs on, as they stand there; a
-// key that is missing and one that is null are not set. Keys that are none of these are
-// passed over.
+// key that is missing and one that is null are not set. Keys that are none of these and not in
+// the table of settings are passed over.
 type rawConfig struct {
 	modelType, architecture str
 	text                    *rawConfig // text_config
@@ -18,11 +19,12 @@ type rawConfig struct {
 	hidden, heads, nope, rope, v      value
 	latent, qLora                     value
 	positions, original, indexTopK    value
-	theta, normEpsilon                number
+	theta, normEpsilon, partial       number
 	bias, interleave, scaleQ, scaleKV flag
 	scaling, parameters               *rawRope
-	quant                             *rawQuant
+	quant, compression                *rawQuant
 	layerTypes                        []string
+	settings                          map[string]literal // those of the table that are there
 	seen                              seen
 }
 
@@ -31,21 +33,31 @@ type rawRope struct {
 	ropeType, oldType                 str
 	theta, factor, betaFast, betaSlow number
 	mscale, mscaleAllDim              number
-	attentionFactor, beta             number
-	original                          value
-	truncate                          flag
+	attentionFactor, beta, partial    number
+	attnFactor, extrapolation         number
+	original, positions               value
+	truncate, apply, applyScale       flag
 	short, long                       []float64
-	nested                            string // a key that holds an object
+	other                             unread
 	seen                              seen
 }
 
 // rawQuant is a quantization_config.
 type rawQuant struct {
 	method, format, scaleFormat str
+	activation                  literal
+	transforms                  literal
 	block                       []uint64
 	ignored                     []string
 	differ                      bool // groups of compressed-tensors have different blocks
+	other                       unread
 	seen                        seen
+}
+
+// unread is the first key of a dictionary that is not known, with its value.
+type unread struct {
+	key   string
+	value literal
 }
 
 type (
@@ -58,6 +70,10 @@ type (
 		set bool
 	}
 	flag struct{ v, set bool }
+	// literal is a value of any kind, which is compared with a few others: a word or a number
+	// as it stands in the text, a string in quotes, "[]" and "{}" for what is empty, and the
+	// beginning of all else.
+	literal string
 	// value is a whole number, saturated at what an int holds.
 	value struct {
 		n   int
@@ -164,6 +180,8 @@ func (r *rawConfig) member(s *scanner, b *budget) error {
 			return r.indexTopK.from(s)
 		case "rope_theta":
 			return r.theta.from(s)
+		case "partial_rotary_factor":
+			return r.partial.from(s)
 		case "rms_norm_eps":
 			return r.normEpsilon.from(s)
 		case "attention_bias":
@@ -191,8 +209,23 @@ func (r *rawConfig) member(s *scanner, b *budget) error {
 				r.quant = &rawQuant{}
 				return s.object(func() error { return r.quant.member(s, b) })
 			}
+		case "compression_config":
+			return func() error {
+				r.compression = &rawQuant{}
+				return s.object(func() error { return r.compression.member(s, b) })
+			}
 		}
-		return nil
+		if _, ok := settings[key]; !ok {
+			return nil
+		}
+		return func() error {
+			x, err := s.literalValue()
+			if r.settings == nil {
+				r.settings = map[string]literal{}
+			}
+			r.settings[key] = x
+			return err
+		}
 	})
 }
 
@@ -227,11 +260,20 @@ func (r *rawRope) member(s *scanner) error {
 			return func() error { return s.floats(&r.short) }
 		case "long_factor":
 			return func() error { return s.floats(&r.long) }
+		case "partial_rotary_factor":
+			return r.partial.from(s)
+		case "max_position_embeddings":
+			return r.positions.from(s)
+		case "apply_yarn_scaling":
+			return r.apply.from(s)
+		case "apply_scale":
+			return r.applyScale.from(s)
+		case "attn_factor":
+			return r.attnFactor.from(s)
+		case "extrapolation_factor":
+			return r.extrapolation.from(s)
 		}
-		if s.peek() == '{' {
-			r.nested = key
-		}
-		return nil
+		return r.other.from(s, key)
 	})
 }
 
@@ -254,8 +296,15 @@ func (r *rawQuant) member(s *scanner, b *budget) error {
 			return func() error { return s.strings(&r.ignored, b) }
 		case "config_groups":
 			return func() error { return s.object(func() error { return r.group(s) }) }
+		case "activation_scheme":
+			return r.activation.from(s)
+		case "transform_config":
+			return r.transforms.from(s)
 		}
-		return nil
+		if slices.Contains(quantHarmless[:], key) {
+			return nil
+		}
+		return r.other.from(s, key)
 	})
 }
 
@@ -268,14 +317,20 @@ func (r *rawQuant) group(s *scanner) error {
 	var group, weights seen
 	return s.object(func() error {
 		return s.readMember(&group, func(key string) func() error {
-			if key != "weights" {
+			switch {
+			case slices.Contains(groupHarmless[:], key):
 				return nil
+			case key != "weights":
+				return r.other.from(s, key)
 			}
 			return func() error {
 				return s.object(func() error {
 					return s.readMember(&weights, func(key string) func() error {
-						if key != "block_structure" {
+						switch {
+						case slices.Contains(groupWeightsHarmless[:], key):
 							return nil
+						case key != "block_structure":
+							return r.other.from(s, key)
 						}
 						return func() error {
 							two, err := s.numbers(maxRank)
@@ -288,6 +343,60 @@ func (r *rawQuant) group(s *scanner) error {
 			}
 		})
 	})
+}
+
+// from keeps the first key that is not known. Those that follow are passed over, since one is
+// enough for an error and a dictionary may have any number of them.
+func (x *unread) from(s *scanner, key string) func() error {
+	if x.key != "" {
+		return nil
+	}
+	return func() error {
+		v, err := s.literalValue()
+		x.key, x.value = key, v
+		return err
+	}
+}
+
+func (x *literal) from(s *scanner) func() error {
+	return func() (err error) {
+		*x, err = s.literalValue()
+		return err
+	}
+}
+
+// literalValue reads any value but a null.
+func (s *scanner) literalValue() (literal, error) {
+	var open, shut byte
+	switch open = s.peek(); open {
+	case '"':
+		b, err := s.word()
+		return literal(strconv.Quote(clip(string(b)))), err
+	case '[':
+		shut = ']'
+	case '{':
+		shut = '}'
+	default:
+		start := s.pos()
+		if err := s.skip(); err != nil {
+			return "", err
+		}
+		end := s.pos()
+		b := make([]byte, min(end-start, maxNumber))
+		err := readFull(s.r, b, s.start+start)
+		return literal(b), err
+	}
+	start := s.pos()
+	s.i++
+	empty := s.peek() == shut
+	s.seek(start)
+	if err := s.skip(); err != nil {
+		return "", err
+	}
+	if empty {
+		return literal([]byte{open, shut}), nil
+	}
+	return literal([]byte{open}) + "..." + literal([]byte{shut}), nil
 }
 
 func (x *str) from(s *scanner) func() error {

@@ -138,9 +138,7 @@ func (f *finder) vector(name string, n int, key string) Tensor {
 	if f.err != nil {
 		return Tensor{}
 	}
-	switch t.DType {
-	case F32, BF16, F16:
-	default:
+	if !plainType(t.DType) {
 		f.failf("%s: %w: tensor %v, wanted F32, BF16 or F16", t.file.path, ErrWeights, t)
 	}
 	f.shape(t, []int{n}, key)
@@ -170,13 +168,50 @@ func equal(a, b Shape) bool {
 // the name says.
 var scaleNames = [...]string{".weight_scale_inv", ".weight_scale"}
 
+// strange are tensors beside or in place of X.weight whose values change those of the weight or
+// of what comes in, in ways that are not read: 4-bit codes and their scales of NVFP4, GPTQ, AWQ,
+// MLX and bitsandbytes, zero points, factors of the inputs. X.input_scale and its like only say
+// how inputs may be rounded.
+var strange = [...]string{
+	".weight_packed", ".weight_scale_2", ".weight_global_scale", ".weight_zero_point", ".weight_g_idx", ".weight_shape",
+	".weight_bitmask", ".qweight", ".qzeros", ".scales", ".biases", ".g_idx", ".weight.absmax", ".weight.quant_map", ".SCB", ".pre_quant_scale",
+	".lora_A.weight", ".lora_B.weight",
+}
+
+// plain refuses a projection that is quantised in a way that is not read.
+func (f *finder) plain(name string) {
+	for _, suffix := range strange {
+		if t, ok := f.m.Dir.Tensor(f.module + "." + name + suffix); ok {
+			f.failf("%s: %w: tensor %v is there%s, and is not read: wanted %s.weight, plain or in FP8 with scales",
+				t.file.path, ErrUnsupported, t, f.method(), shown(f.module+"."+name))
+			return
+		}
+	}
+}
+
+// method adds to a message how config.json says that weights are quantised.
+func (f *finder) method() string {
+	q := f.m.Config.Quant
+	if q.Method == "" {
+		return ""
+	}
+	return fmt.Sprintf(", by quant_method %q", clip(q.Method))
+}
+
 // matrix is a projection: its weight, and the scales if that holds codes.
 func (f *finder) matrix(name string, rows, cols int, keys ...string) (m matrix) {
+	f.plain(name)
 	m.weight = f.tensor(name + ".weight")
 	if f.err != nil {
 		return matrix{}
 	}
 	t := m.weight
+	_, codes := codeElem(t.DType)
+	if read := f.m.Config.Quant.read(); !read && (codes || !plainType(t.DType)) {
+		f.failf("%s: %w: tensor %v%s, which is read only where attention is left out: wanted F32, BF16 or F16, or the method fp8 or %s",
+			t.file.path, ErrUnsupported, t, f.method(), compressed)
+		return matrix{}
+	}
 	f.shape(t, []int{rows, cols}, keys...)
 	for _, suffix := range scaleNames {
 		scale, ok := f.m.Dir.Tensor(f.module + "." + name + suffix)
@@ -189,20 +224,22 @@ func (f *finder) matrix(name string, rows, cols int, keys ...string) (m matrix) 
 		m.scale = scale
 	}
 	scaled := m.scale.DType != 0
-	_, codes := codeElem(t.DType)
 	switch {
 	case f.err != nil:
 	case codes && !scaled:
 		f.failf("%s: %w: tensor %v has no scales: %s%s is missing%s", t.file.path, ErrWeights, t, shown(f.module+"."+name), scaleNames[0], f.ignored(name))
 	case codes:
 		f.scales(&m)
-	case t.DType != BF16 && t.DType != F16 && t.DType != F32:
+	case !plainType(t.DType):
 		f.failf("%s: %w: tensor %v, wanted F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, BF16, F16 or F32", t.file.path, ErrWeights, t)
 	case scaled:
 		f.failf("%s: %w: tensor %v is there, but %v holds no codes", m.scale.file.path, ErrWeights, m.scale, t)
 	}
 	return m
 }
+
+// plainType reports whether a type holds values and no codes.
+func plainType(d DType) bool { return d == BF16 || d == F16 || d == F32 }
 
 // ignored adds to a message that config.json wants no codes there at all.
 func (f *finder) ignored(name string) string {

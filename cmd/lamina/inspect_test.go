@@ -185,7 +185,7 @@ func TestInspectFaults(t *testing.T) {
 		"architecture": {func(_ *testing.T, m *tinyModel) { m.config["model_type"] = "llama" }, "llama", nil},
 		"method": {func(_ *testing.T, m *tinyModel) {
 			m.config["quantization_config"].(map[string]any)["quant_method"] = "awq"
-		}, "awq", nil},
+		}, "awq", []bool{true, false}}, // whose first block is plain
 		"no config": {func(t *testing.T, m *tinyModel) { require.NoError(t, os.Remove(filepath.Join(m.dir, "config.json"))) }, "config.json", nil},
 		"heads":     {func(_ *testing.T, m *tinyModel) { m.config["num_attention_heads"] = 5 }, "q_b_proj", []bool{false, false}},
 		"layers":    {func(_ *testing.T, m *tinyModel) { m.config["num_hidden_layers"] = 3 }, "model.layers.2.self_attn", []bool{true, true, false}},

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -594,5 +595,36 @@ func FuzzConfig(f *testing.F) {
 		again, err := checkpoint.ParseConfig(bytes.Clone(b))
 		require.NoError(t, err)
 		require.Equal(t, c, again)
+		foreign(t, c, b)
 	})
+}
+
+// foreign puts a key that nobody knows into each dictionary of a configuration that passes: it
+// must not pass any more.
+func foreign(t *testing.T, c checkpoint.Config, b []byte) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var all map[string]any
+	if d.Decode(&all) != nil { // what Python writes, and Go's reader does not take
+		return
+	}
+	text := all
+	if all["model_type"] != c.ModelType {
+		text = all["text_config"].(map[string]any)
+	}
+	for _, key := range []string{"rope_scaling", "rope_parameters", "quantization_config", "compression_config"} {
+		dictionary, ok := text[key].(map[string]any)
+		if !ok || !strings.HasPrefix(key, "rope") && c.Quant.Method != "fp8" && c.Quant.Method != "compressed-tensors" {
+			continue
+		}
+		const unknown = "a key that nobody knows"
+		dictionary[unknown] = 1
+		more, err := json.Marshal(all)
+		require.NoError(t, err)
+		_, err = checkpoint.ParseConfig(more)
+		require.Error(t, err, "%s", more)
+		require.ErrorContains(t, err, unknown, "%s", more)
+		delete(dictionary, unknown)
+	}
 }

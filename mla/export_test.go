@@ -117,11 +117,12 @@ func Parts(n, parts int) (rows []int) {
 }
 
 // Poison makes the whole workspace NaN, with all bits of each: a call may read nothing there but what it has written.
-func (p *Plan) Poison() {
-	words := mem.Cast[uint32](p.mem.Bytes())
-	for i := range words {
-		words[i] = 0x7FFFFFFF
-	}
+func (p *Plan) Poison() { poison(p.mem) }
+
+// Poison is Plan.Poison of the workspace of a block, the core's included.
+func (p *BlockPlan) Poison() {
+	p.plan.Poison()
+	poison(p.mem)
 }
 
 // Poison is Plan.Poison of the core's plan.
@@ -129,3 +130,14 @@ func (c *Core) Poison() { c.plan.Poison() }
 
 // CheckReach tests whether physical indices name every one of so many rows.
 func CheckReach(rows int) error { return (&list{name: "Indices"}).checkReach(rows) }
+
+func poison(b *mem.Block) {
+	words := mem.Cast[uint32](b.Bytes())
+	if len(words) == 0 {
+		return
+	}
+	words[0] = 0x7FFFFFFF
+	for n := 1; n < len(words); n *= 2 {
+		copy(words[n:], words[:n])
+	}
+}

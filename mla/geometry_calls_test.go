@@ -137,6 +137,9 @@ type listing struct {
 
 // listings draws the lists of the first cache and of the second.
 func (g *geometry) listings() *[2]listing {
+	if g.lists == noLists {
+		return &[2]listing{}
+	}
 	r := g.rand(24)
 	return &[2]listing{
 		g.listing(r, g.stride, func(b, i int) int { return g.keys(b) - g.fresh[b] + i + 1 }),

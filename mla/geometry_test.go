@@ -284,7 +284,9 @@ func (g *geometry) settle() {
 		}
 		g.stride, g.xstride = min(g.stride, 33), min(g.xstride, 5)
 	}
-	if g.call.core { // the queries stand at the last positions
+	// The queries stand at the last positions. Without a mask or lists positions play no part, and there
+	// may be fewer keys than queries.
+	if g.call.core && (g.cfg.Mask.Kind != mla.MaskNull || g.lists != noLists) {
 		for b := range g.cached {
 			g.cached[b] += g.fresh[b]
 		}

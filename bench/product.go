@@ -72,11 +72,9 @@ func (p *product) open(l *Lab, s Spec) (err error) {
 }
 
 func (p *product) Run(ctx context.Context) error {
-	s, mul := p.spec, p.packed.Mul
-	if s.Arithmetic == mla.BF16 {
-		mul = p.packed.MulBF16
-	}
-	return mul(ctx, p.pool, p.y, fp8.RowsF32(p.x), fp8.Shape{M: s.M, LdX: s.K, LdY: s.N, StrideX: s.M * s.K})
+	s := p.spec
+	return p.packed.Mul(ctx, p.pool, p.y, fp8.RowsF32(p.x), fp8.Shape{M: s.M, LdX: s.K, LdY: s.N, StrideX: s.M * s.K},
+		fp8.Product{Compute: fp8.Compute(s.Arithmetic)})
 }
 
 func (p *product) Memory() int64 { return p.packed.Bytes() }

@@ -34,15 +34,11 @@ func benchGemm(b *testing.B, elem fp8.Elem, n int, rows ...int) {
 	w := p.pack(b)
 	for _, m := range rows {
 		x, y := fp8.RowsF32(normal(r, m*k, 1)), make([]float32, m*n)
-		for _, arithmetic := range []string{"f32", "bf16"} {
-			mul := w.Mul
-			if arithmetic == "bf16" {
-				mul = w.MulBF16
-			}
-			b.Run(fmt.Sprintf("m=%d/n=%d/k=%d/weights=%s/arithmetic=%s/simd=%s", m, n, k, weights, arithmetic, simd.Level()), func(b *testing.B) {
+		for _, how := range []fp8.Product{{}, {Compute: fp8.ComputeBF16}} {
+			b.Run(fmt.Sprintf("m=%d/n=%d/k=%d/weights=%s/arithmetic=%s/simd=%s", m, n, k, weights, how.Compute, simd.Level()), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					if err := mul(nil, nil, y, x, fp8.Shape{M: m}); err != nil {
+					if err := w.Mul(nil, nil, y, x, fp8.Shape{M: m}, how); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -63,7 +59,7 @@ func BenchmarkGemmQuant(b *testing.B) {
 		b.Run(fmt.Sprintf("m=%d/n=%d/k=%d/weights=%s/group=128/simd=%s", m, n, k, e4m3, simd.Level()), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := w.MulQuant(nil, nil, y, fp8.RowsF32(p.x), fp8.Shape{M: m}, 128); err != nil {
+				if err := w.Mul(nil, nil, y, fp8.RowsF32(p.x), fp8.Shape{M: m}, fp8.Product{Group: 128}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -81,10 +77,7 @@ func BenchmarkPack(b *testing.B) {
 		for range 8 {
 			m := someMatrix(b, r, fp8.ElemE4M3, "f32", rows, cols, 128, 128)
 			if transposed {
-				var err error
-				if m, err = m.Transpose(); err != nil {
-					b.Fatal(err)
-				}
+				m = m.Transpose()
 			}
 			ms = append(ms, m)
 		}

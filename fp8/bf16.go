@@ -1,105 +1,95 @@
 package fp8
 
-import (
-	"context"
-	"runtime"
-
-	"github.com/lamina-ml/lamina/simd"
-)
+import "github.com/lamina-ml/lamina/simd"
 
 // How products in pairs are cut. None of it is in the bits.
 const (
-	// An item of work is at most so many rows, of which a worker holds so many
-	// values as bf16.
+	// An item of work is at most so many rows, of which a worker holds so many values as bf16.
 	pairRows, pairValues = 256, 1 << 18
-	// pairPanels are the panels of a call where weights become pairs first.
+	// pairPanels are the panels of a call where weights are interleaved first.
 	pairPanels = 2
-	// pairGroup are the rows of a call of the kernel that decodes in registers:
-	// they stay in the first-level cache.
+	// pairGroup are the rows of a call of the kernel that decodes in registers: they stay in the
+	// first-level cache.
 	pairGroup = 16
-	// Of more rows than a group, farApart outputs from each other, a block is
-	// computed aside, where its rows, tileLD apart, do not crowd into a few sets of
-	// a cache: the kernel goes through them once for every piece of k.
+	// Of more rows than a group, farApart outputs from each other, a block is computed aside, where
+	// its rows, tileLD apart, do not crowd into a few sets of a cache: the kernel goes through them
+	// once for every piece of k.
 	farApart = 4096
 	tileLD   = blockOutputs + simd.Lanes
 )
 
-// MulBF16 is Mul in the second arithmetic: activations and weights are bf16, in
-// pairs of columns. With
+// bf16Compute is ComputeBF16: activations and weights are bf16, in pairs of columns. With
 //
 //	a[k] = x[k] as the nearest bf16, +0 for |x[k]| < 2^-60
 //	w[k] = the code as the nearest bf16, +0 for less than 2^-52
 //
-// k is cut as for Mul, pairs start anew at each cut, and of a pair 2i, 2i+1 the
-// second column comes first:
+// pairs start anew at each cut of k, and of a pair 2i, 2i+1 the second column comes first:
 //
 //	part = fma(a[2i+1], w[2i+1], part)
 //	part = fma(a[2i], w[2i], part)
 //
-// The parts are summed and scaled as for Mul. Codes of 8 bits are exact in bf16. With
-// a step below 16, x[k] is multiplied by its scale first, rounded to float32, and
-// a[k] is made of that (Folds).
-//
-// The bits are the same for any pool, and on any machine; so are the errors.
-func (p *Packed) MulBF16(ctx context.Context, pool *Pool, y []float32, x Rows, s Shape) error {
-	return p.mul(ctx, pool, y, x, s, true)
-}
+// Codes of 8 bits are exact in bf16. With a step below 16, x[k] is multiplied by its scale first,
+// rounded to float32, and a[k] is made of that: so such weights read the rows as float32.
+type bf16Compute struct{}
 
-// MulQuantBF16 is MulQuant in the second arithmetic: the same codes and scales of the
-// activations, whose products with the weights' codes are summed in pairs, as MulBF16
-// says.
-func (p *Packed) MulQuantBF16(ctx context.Context, pool *Pool, y []float32, x Rows, s Shape, group int) error {
-	return p.mulQuant(ctx, pool, y, x, s, group, true)
-}
-
-// Folds reports whether products multiply every activation by a scale of its own,
-// for weights whose step is below 16. In the second arithmetic they need float32
-// activations: MulFoldedBF16Panels has them, MulBF16Panels has all others.
-func (p *Packed) Folds() bool { return p != nil && p.scaling == folded }
-
-// MulBF16Panels is MulPanels in the second arithmetic (MulBF16) for m rows of bf16
-// activations, as simd.NarrowActBF16 makes them:
-//
-//	y[i*ldy + j-n0] = sum over k < K of x[i*ldx + k] * W[b][j][k]
-//
-// n0 is a multiple of 16. Besides what MulPanels asks of its caller, the weights must
-// not fold scales into activations (Folds).
-func (p *Packed) MulBF16Panels(b int, y []float32, ldy int, x []uint16, ldx, m, n0, n1 int) {
-	p.mulBF16(b, y, ldy, x, ldx, m, n0, n1, 0)
-}
-
-// mulBF16 is MulBF16Panels whose results may bypass the caches, with 1 for bypass.
-func (p *Packed) mulBF16(b int, y []float32, ldy int, x []uint16, ldx, m, n0, n1, bypass int) {
+func (bf16Compute) perRow(s ActivationSpec) (floats, halves int) {
 	switch {
-	case m <= 0:
-		return
-	case p.Folds():
-		panic("fp8: MulBF16Panels of weights that need float32 activations")
-	case p.Lifts() && m > pairGroup && ldy >= farApart:
-		p.mulPairTiles(b, y, ldy, x, ldx, m, n0, n1, bypass)
-	case p.Lifts():
-		p.mulPairWords(b, y, ldy, x, ldx, m, n0, n1)
-	default:
-		p.mulPairs(b, y, ldy, x, nil, ldx, m, n0, n1)
+	case s.only == nil:
+		return 0, 2 * padded((s.K+1)/2)
+	case s.only.scaling != foldedIntoA:
+		return 0, s.K
+	case s.elem != ElemF32:
+		return s.K, 0
 	}
-	runtime.KeepAlive(p) // the weights are not memory that the collector sees
+	return 0, 0 // in place
 }
 
-// MulFoldedBF16Panels is MulBF16Panels for weights that fold their scales into
-// activations (Folds), and for no others: m rows of float32.
-func (p *Packed) MulFoldedBF16Panels(b int, y []float32, ldy int, x []float32, ldx, m, n0, n1 int) {
-	if m <= 0 {
+func (bf16Compute) activate(p *Packed, a *Activation) {
+	switch {
+	case a.ldh > 0:
+		for i := range a.m {
+			a.narrow(a.halves[i*a.ldh:][:p.k], a.at+i*a.ldx)
+		}
+	case a.ldf > 0:
+		a.widen()
+	}
+}
+
+// narrow makes bf16 of the row from element at on.
+func (a *Activation) narrow(dst []uint16, at int) {
+	if x := a.x.F32(); x != nil {
+		simd.NarrowActBF16(dst, x[at:][:len(dst)])
 		return
 	}
-	if !p.Folds() {
-		panic("fp8: MulFoldedBF16Panels of weights that do not fold their scales")
+	var wide [pieceK]float32
+	for k0 := 0; k0 < len(dst); k0 += pieceK {
+		w := wide[:min(pieceK, len(dst)-k0)]
+		a.x.v.widen(w, at+k0)
+		simd.NarrowActBF16(dst[k0:][:len(w)], w)
 	}
-	p.mulPairs(b, y, ldy, nil, x, ldx, m, n0, n1)
-	runtime.KeepAlive(p)
+}
+
+func (bf16Compute) panels(p *Packed, a *Activation, b int, y []float32, ldy, m, n0, n1, nonTemporal int) {
+	switch {
+	case p.scaling == foldedIntoA:
+		x, ldx := a.float32Rows()
+		p.mulPairs(b, y, ldy, nil, x, ldx, m, n0, n1)
+	case p.decodes() && m > pairGroup && ldy >= farApart:
+		p.mulPairTiles(b, y, ldy, a.halves, a.ldh, m, n0, n1, nonTemporal)
+	case p.decodes():
+		p.mulPairWords(b, y, ldy, a.halves, a.ldh, m, n0, n1)
+	default:
+		p.mulPairs(b, y, ldy, a.halves, nil, a.ldh, m, n0, n1)
+	}
+}
+
+func (bf16Compute) split(p *Packed, m, workers int) (g grid, items int) {
+	rows := min(pairRows, pairValues/p.k/pairGroup*pairGroup)
+	return p.cutUp(m, workers, min(m, max(pairGroup, rows)), heldPanels)
 }
 
 // mulPairWords has the words of a panel decoded in registers. It goes through y as
-// mulLifted does.
+// mulDecoded does.
 func (p *Packed) mulPairWords(b int, y []float32, ldy int, x []uint16, ldx, m, n0, n1 int) {
 	c := callOf(simd.Blocks().CallPairs, p.k)
 	for n := n0; n < n1; n += blockOutputs {
@@ -122,14 +112,14 @@ func (p *Packed) mulPairWords(b int, y []float32, ldy int, x []uint16, ldx, m, n
 }
 
 // mulPairTiles is mulPairWords by way of a tile of outputs.
-func (p *Packed) mulPairTiles(b int, y []float32, ldy int, x []uint16, ldx, m, n0, n1, bypass int) {
+func (p *Packed) mulPairTiles(b int, y []float32, ldy int, x []uint16, ldx, m, n0, n1, nonTemporal int) {
 	var tile [pairGroup * tileLD]float32
 	for n := n0; n < n1; n += blockOutputs {
 		end := min(n+blockOutputs, n1)
 		for i := 0; i < m; i += pairGroup {
 			rows := min(pairGroup, m-i)
 			p.mulPairWords(b, tile[:], tileLD, x[i*ldx:], ldx, rows, n, end)
-			simd.CopyRows(y[i*ldy+n-n0:], ldy, tile[:], tileLD, rows, end-n, bypass)
+			simd.CopyRows(y[i*ldy+n-n0:], ldy, tile[:], tileLD, rows, end-n, nonTemporal)
 		}
 	}
 }
@@ -137,23 +127,23 @@ func (p *Packed) mulPairTiles(b int, y []float32, ldy int, x []uint16, ldx, m, n
 // pairLD is the distance between two panels of a pairBlock.
 const pairLD = pieceK * simd.Lanes
 
-// pairBlock is a piece of k of some panels of weights in pairs.
+// pairBlock is a piece of k of some panels of weights, interleaved.
 type pairBlock struct {
 	w     [pairPanels * pairLD]uint16
-	scale [pairPanels * simd.Lanes]float32 // of the outputs, unless they are folded
+	scale [pairPanels * simd.Lanes]float32 // of the outputs, unless they are folded into x
 	lanes int                              // outputs
 }
 
-// mulPairs makes pairs of the weights, whatever they are, and multiplies x, or
-// folded for weights that fold.
-func (p *Packed) mulPairs(b int, y []float32, ldy int, x []uint16, folded []float32, ldx, m, n0, n1 int) {
+// mulPairs interleaves the weights, whatever they are, and multiplies them by x, or by floats if
+// their scales are folded into those.
+func (p *Packed) mulPairs(b int, y []float32, ldy int, x []uint16, floats []float32, ldx, m, n0, n1 int) {
 	var block pairBlock
 	for n := n0; n < n1; n += pairPanels * simd.Lanes {
 		for k0 := 0; k0 < p.k; {
 			k1 := p.cut(k0)
 			p.load(&block, b, n, n1, k0, k1)
-			if folded != nil {
-				p.foldedPart(&block, y[n-n0:], ldy, folded[k0:], ldx, p.scalesAt(b, n/simd.Lanes, k0), m, k0, k1)
+			if p.scaling == foldedIntoA {
+				p.foldedPart(&block, y[n-n0:], ldy, floats[k0:], ldx, p.scalesAt(b, n/simd.Lanes, k0), m, k0, k1)
 			} else {
 				p.pairPart(&block, y[n-n0:], ldy, x[k0:], ldx, m, k0, k1)
 			}
@@ -162,7 +152,7 @@ func (p *Packed) mulPairs(b int, y []float32, ldy int, x []uint16, folded []floa
 	}
 }
 
-// load makes pairs of the piece k0 .. k1 of the panels from output n on, below n1.
+// load interleaves the piece k0 .. k1 of the panels from output n on, below n1.
 func (p *Packed) load(block *pairBlock, b, n, n1, k0, k1 int) {
 	block.lanes = min(pairPanels*simd.Lanes, n1-n)
 	for i := 0; i*simd.Lanes < block.lanes; i++ {
@@ -229,47 +219,12 @@ func (p *Packed) foldedPart(block *pairBlock, y []float32, ldy int, x []float32,
 	}
 }
 
-// splitPairs is split for rows in bf16.
-func (p *Packed) splitPairs(m, workers int) (g grid, items int) {
-	rows := min(pairRows, pairValues/p.k/pairGroup*pairGroup)
-	return p.cutUp(m, workers, min(m, max(pairGroup, rows)), liftedPanels)
-}
-
-// doPairs computes an item: m rows of x, from element at on, by the outputs n0 .. n1.
-func (t *task) doPairs(worker, b int, y []float32, at, m, n0, n1 int) {
-	p := t.p
-	if !p.Folds() {
-		x := t.halves[worker*t.rows*p.k:][:m*p.k]
-		t.narrow(x, at, m)
-		p.mulBF16(b, y, t.s.LdY, x, p.k, m, n0, n1, t.bypass)
-		return
-	}
-	x, ldx := t.x.F32(), t.s.LdX
-	if x != nil {
-		x = x[at:]
-	} else {
-		x, ldx = t.lifted[worker*t.rows*p.k:][:m*p.k], p.k
-		for i := range m {
-			t.x.v.widen(x[i*p.k:][:p.k], at+i*t.s.LdX)
-		}
-	}
-	p.MulFoldedBF16Panels(b, y, t.s.LdY, x, ldx, m, n0, n1)
-}
-
-// narrow makes activations of m rows from element at on.
-func (t *task) narrow(dst []uint16, at, m int) {
-	k := t.p.k
-	for i := range m {
-		row, from := dst[i*k:][:k], at+i*t.s.LdX
-		if x := t.x.F32(); x != nil {
-			simd.NarrowActBF16(row, x[from:][:k])
-			continue
-		}
-		var wide [pieceK]float32
-		for k0 := 0; k0 < k; k0 += pieceK {
-			w := wide[:min(pieceK, k-k0)]
-			t.x.v.widen(w, from+k0)
-			simd.NarrowActBF16(row[k0:][:len(w)], w)
+func (bf16Compute) codes(p *Packed, a *Activation, i, b int, y []float32, ldy, m, n0, n1 int) {
+	for end := i + m; i < end; i += wideRows {
+		rows := min(wideRows, end-i)
+		p.mulCodePairs(b, y, ldy, a, i, rows, n0, n1)
+		if i+rows < end {
+			y = y[rows*ldy:]
 		}
 	}
 }
@@ -277,19 +232,8 @@ func (t *task) narrow(dst []uint16, at, m int) {
 // codePairs are columns of at most 32 rows of codes as bf16, a row every 256.
 type codePairs [pieceK * wideRows]uint16
 
-// MulQuantBF16Panels is MulQuantPanels in the second arithmetic (MulQuantBF16).
-func (p *Packed) MulQuantBF16Panels(b int, y []float32, ldy int, codes []byte, ldc int, sx []float32, ldsx, group, m, n0, n1 int) {
-	if !p.Scaled() {
-		panic("fp8: MulQuantBF16Panels of weights without scales")
-	}
-	for i := 0; i < m; i += wideRows {
-		p.mulCodePairs(b, y[i*ldy:], ldy, codes[i*ldc:], ldc, sx[i*ldsx:], ldsx, group, min(wideRows, m-i), n0, n1)
-	}
-	runtime.KeepAlive(p)
-}
-
-// mulCodePairs is MulQuantBF16Panels for at most 32 rows.
-func (p *Packed) mulCodePairs(b int, y []float32, ldy int, codes []byte, ldc int, sx []float32, ldsx, group, m, n0, n1 int) {
+// mulCodePairs is codes for at most 32 rows.
+func (p *Packed) mulCodePairs(b int, y []float32, ldy int, a *Activation, i0, m, n0, n1 int) {
 	var rows codePairs
 	var wide [pieceK]float32
 	for i := range m {
@@ -299,10 +243,10 @@ func (p *Packed) mulCodePairs(b int, y []float32, ldy int, codes []byte, ldc int
 		k1 := min(k0+pieceK, p.k)
 		for i := range m {
 			w := wide[:k1-k0]
-			simd.WidenE4M3(w, codes[i*ldc+k0:][:k1-k0])
+			simd.WidenE4M3(w, a.codes[(i0+i)*p.k+k0:][:k1-k0])
 			simd.NarrowActBF16(rows[i*pieceK:][:k1-k0], w) // exact
 		}
-		p.addCodePairs(b, y, ldy, &rows, sx, ldsx, group, m, k0, k1, n0, n1)
+		p.addCodePairs(b, y, ldy, &rows, a.codeScales[i0*a.groups:], a.groups, a.spec.Group, m, k0, k1, n0, n1)
 	}
 }
 

@@ -36,7 +36,7 @@ func nearestBF16(x float32) float32 {
 	return math.Float32frombits(high)
 }
 
-// asActivation and asWeight are what the second arithmetic makes of a value.
+// asActivation and asWeight are what ComputeBF16 makes of a value.
 func asActivation(x float32) float32 {
 	if math.Abs(float64(x)) < 0x1p-60 {
 		return 0
@@ -77,7 +77,7 @@ func pairPart(fma func(a, b, c float32) float32, a, w func(k int) float32, k0, k
 	return part
 }
 
-// inPairs is inOrder in the second arithmetic.
+// inPairs is inOrder of ComputeBF16.
 func inPairs(fma func(a, b, c float32) float32, x []float32, w fp8.Matrix, j, step int) (total float32) {
 	scales, fold := step >= 16, step > 0 && step < 16
 	a := func(k int) float32 {
@@ -107,7 +107,7 @@ func inPairs(fma func(a, b, c float32) float32, x []float32, w fp8.Matrix, j, st
 	return total
 }
 
-// inPairsOfCodes is inOrderCodes in the second arithmetic.
+// inPairsOfCodes is inOrderCodes of ComputeBF16.
 func inPairsOfCodes(fma func(a, b, c float32) float32, x, sx []float32, group int, w fp8.Matrix, j, step int) (total float32) {
 	a := func(k int) float32 { return x[k] }
 	weight := func(k int) float32 { return w.Code(j, k) }
@@ -154,17 +154,13 @@ func (p product) wantQuantPairs(fma func(a, b, c float32) float32, group int) (y
 	return y
 }
 
-// gotPairs are the outputs [batch][m][n] by MulBF16, or, with a group, by MulQuantBF16.
+// gotPairs are the outputs [batch][m][n] by Mul.
 func (p product) gotPairs(t testing.TB, pool *fp8.Pool, group int) []float32 {
 	t.Helper()
 	w := p.pack(t)
 	y := make([]float32, w.Batch()*p.m*w.N())
 	fill(y, float32(math.NaN()))
-	if group > 0 {
-		require.NoError(t, w.MulQuantBF16(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), group))
-	} else {
-		require.NoError(t, w.MulBF16(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape()))
-	}
+	require.NoError(t, w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{Compute: fp8.ComputeBF16, Group: group}))
 	return y
 }
 
@@ -335,14 +331,14 @@ func TestMulBF16Rows(t *testing.T) {
 			for _, workers := range []int{1, 2, 3, 7} {
 				pool := workpool.New(workers)
 				y := make([]float32, batch*m*n)
-				require.NoError(t, w.MulBF16(nil, pool, y, x, p.shape()))
+				require.NoError(t, w.Mul(nil, pool, y, x, p.shape(), fp8.Product{Compute: fp8.ComputeBF16}))
 				kerneltest.Equal(t, want, y, "step %d, %v, %d workers", step, x.Kind(), workers)
 				require.NoError(t, pool.Close())
 			}
 			const ldy = batch*n + 3
 			y := make([]float32, m*ldy)
 			fill(y, -77)
-			require.NoError(t, w.MulBF16(nil, nil, y, x, fp8.Shape{M: m, StrideX: m * k, LdY: ldy, StrideY: n}))
+			require.NoError(t, w.Mul(nil, nil, y, x, fp8.Shape{M: m, StrideX: m * k, LdY: ldy, StrideY: n}, fp8.Product{Compute: fp8.ComputeBF16}))
 			for i := range m {
 				for b := range batch {
 					kerneltest.Equal(t, want[(b*m+i)*n:][:n], y[i*ldy+b*n:][:n], "step %d, %v, matrix %d, row %d", step, x.Kind(), b, i)
@@ -353,8 +349,8 @@ func TestMulBF16Rows(t *testing.T) {
 	}
 }
 
-// Rows of outputs far apart, which are computed aside, and results so large that they bypass
-// the caches: the bits of few rows at a time.
+// Rows of outputs far apart, which are computed aside, and results so large that they are written
+// past the caches: the bits of few rows at a time.
 func TestMulBF16Tiles(t *testing.T) {
 	r := newRand(80)
 	sizes := [][3]int{{35, 210, 4200}, {1200, 3600, 3600 + 512}, {1200, 3600, 4099}}
@@ -367,11 +363,11 @@ func TestMulBF16Tiles(t *testing.T) {
 		p := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", n, k, 7, 16)}, m: m, x: normal(r, m*k, 1)}
 		w, y := p.pack(t), make([]float32, m*ldy)
 		fill(y, -77)
-		require.NoError(t, w.MulBF16(nil, nil, y, fp8.RowsF32(p.x), fp8.Shape{M: m, LdY: ldy}))
+		require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), fp8.Shape{M: m, LdY: ldy}, fp8.Product{Compute: fp8.ComputeBF16}))
 		few := make([]float32, 16*n)
 		for i := 0; i < m; i += 16 {
 			rows := min(16, m-i)
-			require.NoError(t, w.MulBF16(nil, nil, few, fp8.RowsF32(p.x[i*k:]), fp8.Shape{M: rows}))
+			require.NoError(t, w.Mul(nil, nil, few, fp8.RowsF32(p.x[i*k:]), fp8.Shape{M: rows}, fp8.Product{Compute: fp8.ComputeBF16}))
 			for j := range rows {
 				kerneltest.Equal(t, few[j*n:][:n], y[(i+j)*ldy:][:n], "%v, row %d", size, i+j)
 				require.Equal(t, float32(-77), y[(i+j)*ldy+n], "beyond row %d", i+j)
@@ -380,10 +376,14 @@ func TestMulBF16Tiles(t *testing.T) {
 	}
 }
 
-// Parts of the outputs, for callers that split work themselves.
+// Parts of the outputs, for callers that split work themselves, from rows that the weights
+// themselves have readied and that others have, whose scales are folded into A or not.
 func TestMulBF16Panels(t *testing.T) {
 	r := newRand(77)
 	const m, n, k, group = 3, 70, 280, 128
+	bf16, quantised := fp8.Product{Compute: fp8.ComputeBF16}, fp8.Product{Compute: fp8.ComputeBF16, Group: group}
+	folds := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", 3, k, 32, 8)}}.pack(t)
+	plain := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemBF16, "none", 3, k, 0, 0)}}.pack(t)
 	for _, step := range []int{0, 8, 25, 64} {
 		kind := "f32"
 		if step == 0 {
@@ -391,65 +391,52 @@ func TestMulBF16Panels(t *testing.T) {
 		}
 		p := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, kind, n, k, 32, step), someMatrix(t, r, fp8.ElemE4M3, kind, n, k, 32, step)}, m: m, x: normal(r, 2*m*k, 1)}
 		want, w := p.wantPairs(simd.Fma), p.pack(t)
-		assert.Equal(t, step == 8, w.Folds())
-		halves := make([]uint16, len(p.x))
-		simd.NarrowActBF16(halves, p.x)
+		assert.Equal(t, step == 8, fp8.FoldsIntoA(w))
 		for _, cols := range [][2]int{{0, 70}, {16, 32}, {32, 41}, {64, 70}, {48, 48}} {
 			n0, n1 := cols[0], cols[1]
 			width := n1 - n0
 			y := make([]float32, m*(width+2))
-			check := func(want []float32, what string) {
+			check := func(a *fp8.Activation, want []float32, what string) {
 				t.Helper()
+				fill(y, -77)
+				w.MulPanels(1, y, width+2, a, m, n0, n1)
 				for i := range m {
 					kerneltest.Equal(t, want[(m+i)*n+n0:][:width], y[i*(width+2):][:width], "%s, step %d, columns %v, row %d", what, step, cols, i)
 					kerneltest.Equal(t, []float32{-77, -77}, y[i*(width+2)+width:][:2], "beyond columns %v", cols)
 				}
 			}
-			fill(y, -77)
-			if w.Folds() {
-				w.MulFoldedBF16Panels(1, y, width+2, p.x[m*k:], k, m, n0, n1)
-			} else {
-				w.MulBF16Panels(1, y, width+2, halves[m*k:], k, m, n0, n1)
+			for name, by := range map[string]*fp8.Packed{"its own": w, "folding": folds, "plain": plain} {
+				check(p.activated(t, by, bf16, 1), want, "rows of "+name)
 			}
-			check(want, "rows")
+			codes := p.activated(t, w, quantised, 1)
 			if w.Scaled() {
-				fill(y, -77)
-				codes, scales := p.quantised(group)
-				groups := blocks(k, group)
-				w.MulQuantBF16Panels(1, y, width+2, codes[m*k:], k, scales[m*groups:], groups, group, m, n0, n1)
-				check(p.wantQuantPairs(simd.Fma, group), "codes")
+				check(codes, p.wantQuantPairs(simd.Fma, group), "codes")
 			} else {
-				assert.Panics(t, func() { w.MulQuantBF16Panels(1, y, n, make([]byte, k), k, nil, 0, 1, 1, 0, n) })
+				assert.Panics(t, func() { w.MulPanels(1, y, n, codes, 1, 0, n) })
 			}
 		}
-		if w.Folds() {
-			w.MulFoldedBF16Panels(0, nil, 0, nil, 0, 0, 0, n)
-			assert.Panics(t, func() { w.MulBF16Panels(0, make([]float32, n), n, halves, k, 1, 0, n) })
-		} else {
-			w.MulBF16Panels(0, nil, 0, nil, 0, 0, 0, n)
-			assert.Panics(t, func() { w.MulFoldedBF16Panels(0, make([]float32, n), n, p.x, k, 1, 0, n) })
-		}
+		w.MulPanels(0, nil, 0, p.activated(t, w, bf16, 0), 0, 0, n)
 	}
 }
 
-// Errors are those of Mul and MulQuant.
+// Errors are those of ComputeF32.
 func TestMulBF16Errors(t *testing.T) {
 	r := newRand(78)
 	p := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "none", 6, 8, 0, 0)}}
 	w := p.pack(t)
 	y := []float32{-77, -77, -77, -77, -77, -77}
 	x := fp8.RowsF32(make([]float32, 8))
-	assert.ErrorIs(t, w.MulBF16(nil, nil, y, x, fp8.Shape{M: 2}), fp8.ErrShape)
-	assert.ErrorIs(t, w.MulBF16(nil, nil, y[:5], x, fp8.Shape{M: 1}), fp8.ErrShape)
-	assert.ErrorIs(t, w.MulQuantBF16(nil, nil, y, x, fp8.Shape{M: 1}, 4), fp8.ErrScale)
+	assert.ErrorIs(t, w.Mul(nil, nil, y, x, fp8.Shape{M: 2}, fp8.Product{Compute: fp8.ComputeBF16}), fp8.ErrShape)
+	assert.ErrorIs(t, w.Mul(nil, nil, y[:5], x, fp8.Shape{M: 1}, fp8.Product{Compute: fp8.ComputeBF16}), fp8.ErrShape)
+	assert.ErrorIs(t, w.Mul(nil, nil, y, x, fp8.Shape{M: 1}, fp8.Product{Compute: fp8.ComputeBF16, Group: 4}), fp8.ErrScale)
 	assert.Equal(t, []float32{-77, -77, -77, -77, -77, -77}, y)
-	assert.NoError(t, w.MulBF16(nil, nil, nil, fp8.Rows{}, fp8.Shape{}), "no rows, nothing to do")
+	assert.NoError(t, w.Mul(nil, nil, nil, fp8.Rows{}, fp8.Shape{}, fp8.Product{Compute: fp8.ComputeBF16}), "no rows, nothing to do")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	assert.ErrorIs(t, w.MulBF16(ctx, nil, y, x, fp8.Shape{M: 1}), context.Canceled)
+	assert.ErrorIs(t, w.Mul(ctx, nil, y, x, fp8.Shape{M: 1}, fp8.Product{Compute: fp8.ComputeBF16}), context.Canceled)
 	require.NoError(t, w.Close())
-	assert.ErrorIs(t, w.MulBF16(nil, nil, y, x, fp8.Shape{M: 1}), fp8.ErrClosed)
-	assert.ErrorIs(t, w.MulQuantBF16(nil, nil, y, x, fp8.Shape{M: 1}, 4), fp8.ErrClosed)
+	assert.ErrorIs(t, w.Mul(nil, nil, y, x, fp8.Shape{M: 1}, fp8.Product{Compute: fp8.ComputeBF16}), fp8.ErrClosed)
+	assert.ErrorIs(t, w.Mul(nil, nil, y, x, fp8.Shape{M: 1}, fp8.Product{Compute: fp8.ComputeBF16, Group: 4}), fp8.ErrClosed)
 }
 
 func TestMulBF16Allocs(t *testing.T) {
@@ -468,22 +455,22 @@ func TestMulBF16Allocs(t *testing.T) {
 		for _, x := range []fp8.Rows{fp8.RowsF32(p.x), fp8.RowsBF16(halves)} {
 			for name, pool := range map[string]*fp8.Pool{"no pool": nil, "3 workers": pool} {
 				assert.Zero(t, testing.AllocsPerRun(50, func() {
-					if err := w.MulBF16(nil, pool, y, x, p.shape()); err != nil {
+					if err := w.Mul(nil, pool, y, x, p.shape(), fp8.Product{Compute: fp8.ComputeBF16}); err != nil {
 						t.Error(err)
 					}
 					if !w.Scaled() {
 						return
 					}
-					if err := w.MulQuantBF16(nil, pool, y, x, p.shape(), 16); err != nil {
+					if err := w.Mul(nil, pool, y, x, p.shape(), fp8.Product{Compute: fp8.ComputeBF16, Group: 16}); err != nil {
 						t.Error(err)
 					}
 				}), "%+v by %v, %s", c, x.Kind(), name)
 			}
 		}
-		if w.Folds() {
-			assert.Zero(t, testing.AllocsPerRun(50, func() { w.MulFoldedBF16Panels(0, y, n, p.x, k, m, 0, n) }), "%+v", c)
-		} else {
-			assert.Zero(t, testing.AllocsPerRun(50, func() { w.MulBF16Panels(0, y, n, halves, k, m, 0, n) }), "%+v", c)
-		}
+		a := p.activated(t, w, fp8.Product{Compute: fp8.ComputeBF16}, 0)
+		assert.Zero(t, testing.AllocsPerRun(50, func() {
+			w.Activate(a, p.x, k, m)
+			w.MulPanels(0, y, n, a, m, 0, n)
+		}), "%+v", c)
 	}
 }

@@ -59,19 +59,43 @@
 //	step < 16   every x[k] is multiplied by its scale, rounded once; then as
 //	            without scales
 //
-// E4M3 weights of the second order of codes are decoded in registers, from activations that are
-// lifted by a power of two first, exactly. Mul does that by itself; [Packed.Lift] and
-// [Packed.MulLifted] are for callers that use the same activations more than once. The bits are
-// those of [Packed.MulPanels], which takes over where an activation is too large to be lifted.
+// That is [ComputeF32]. With [ComputeBF16] activations and weights are rounded to bf16 and the sums
+// of pieces go by pairs of columns; all else is as above. It is up to twice as fast on processors
+// that multiply pairs of bf16, errs by up to 2^-7 of the terms, and gives the same bits on all. Of
+// the columns 2i and 2i+1, counted from the cut, the second comes first:
 //
-// [Packed.MulQuant] quantises the activations, too: to codes with a scale for each
-// row and group of columns. Then k is cut at the groups of both, whatever their
-// size, part is the sum of the products of codes, and
+//	a[k]   x[k], for steps below 16 times its scale, as the nearest bf16; +0 for less than 2^-60
+//	w[k]   the code as the nearest bf16; +0 for less than 2^-52
+//	part   part = fma(a[2i+1], w[2i+1], part), then part = fma(a[2i], w[2i], part), for every i
+//
+// With a [Product].Group the activations are quantised to E4M3 first, for each row and group of
+// columns, the last of which may be short:
+//
+//	amax  = the largest |x|; Inf counts as 1200
+//	scale = min(amax, 1200)/448
+//	recip = 1/scale, or 0 if that is not finite
+//	code  = x*recip, clamped to +-448, to nearest even
+//
+// Then k is cut at the groups of both, whatever their size, part is the sum of the products of
+// codes, and
 //
 //	y = fma(part, sx*sw, y)    sx*sw rounded, for every piece, from y = 0
 //
-// [Packed.MulBF16] and [Packed.MulQuantBF16] compute in the second arithmetic: activations and
-// weights are bf16, the sums of pieces go by pairs of columns, and all else is as above. They are
-// up to twice as fast on processors that multiply pairs of bf16, err by up to 2^-7 of the terms,
-// and give the same bits on all.
+// A group that holds a NaN makes all outputs of its row NaN.
+//
+// # Activations
+//
+// Products do not read x as it is: E4M3 weights of the second order of codes are decoded in
+// registers, from activations that are multiplied by a power of two, exactly; others take bf16, or
+// codes. An [Activation] is rows in that state. Packed.Mul makes them by itself; callers that split
+// work themselves, or multiply the same rows by several weights, make one and use it as often as
+// they like:
+//
+//	x [m][K]  ->  Packed.Activate  ->  Activation  ->  Packed.MulPanels  ->  y[i][n0 .. n1]
+//	              of some weights                      of these or others    of matrix b
+//
+// Both are given a Compute and call its row of one table (compute.go). A new Compute is a constant
+// and a row there and a file like f32.go or bf16.go, which says what a row of activations takes,
+// makes it, multiplies panels by it and by codes, and cuts a product into items. Nothing else asks
+// which one it is.
 package fp8

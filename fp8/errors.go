@@ -14,6 +14,8 @@ var (
 	ErrScale = errors.New("fp8: bad scale")
 	// ErrStep marks a step along k inside which the scales change.
 	ErrStep = errors.New("fp8: bad step")
+	// ErrCompute marks a Compute that there is not.
+	ErrCompute = errors.New("fp8: unknown compute")
 	// ErrPacked marks what ReadPacked read as no packed weights of this version of
 	// the layout, or as damaged.
 	ErrPacked = errors.New("fp8: bad packed file")

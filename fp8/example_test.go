@@ -79,15 +79,15 @@ func ExamplePacked_Mul() {
 		0, 0, 0, 2,
 	}
 	y := make([]float32, 2*3)
-	err = packed.Mul(context.Background(), nil, y, fp8.RowsF32(x), fp8.Shape{M: 2})
+	err = packed.Mul(context.Background(), nil, y, fp8.RowsF32(x), fp8.Shape{M: 2}, fp8.Product{})
 	fmt.Println(y[:3], y[3:], err)
 	// Output:
 	// [13.5 4.75 -100] [14 6 -400] <nil>
 }
 
-// Activations in groups of two columns: each is rounded to the nearest E4M3 code
-// under the scale of its group.
-func ExamplePacked_MulQuant() {
+// Activations quantised in groups of two columns: each is rounded to the nearest E4M3 code under the
+// scale of its group.
+func ExampleProduct() {
 	w, err := fp8.Quantize(fp8.ElemE4M3, 1, 4, []float32{1, 1, 1, 448}, 1, 4)
 	if err != nil {
 		fmt.Println(err)
@@ -101,9 +101,49 @@ func ExamplePacked_MulQuant() {
 	defer packed.Close()
 
 	y, x := make([]float32, 1), []float32{448, 1.03, 224, 0.52}
-	fmt.Println(packed.MulQuant(context.Background(), nil, y, fp8.RowsF32(x), fp8.Shape{M: 1}, 2), y)
-	fmt.Println(packed.Mul(context.Background(), nil, y, fp8.RowsF32(x), fp8.Shape{M: 1}), y)
+	fmt.Println(packed.Mul(context.Background(), nil, y, fp8.RowsF32(x), fp8.Shape{M: 1}, fp8.Product{Group: 2}), y)
+	fmt.Println(packed.Mul(context.Background(), nil, y, fp8.RowsF32(x), fp8.Shape{M: 1}, fp8.Product{}), y)
 	// Output:
 	// <nil> [897]
 	// <nil> [905.99]
+}
+
+// A caller that splits work itself: rows that are readied once serve the matrices of several heads.
+func ExampleActivation() {
+	var heads []fp8.Matrix
+	for _, w := range [][]float32{{1, 2, 3, 4}, {4, 3, 2, 1}} {
+		m, err := fp8.PlainF32(1, 4, w)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		heads = append(heads, m)
+	}
+	packed, err := fp8.Pack(heads, fp8.PackOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer packed.Close()
+	if err := packed.Acquire(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer packed.Release()
+
+	spec := fp8.ActivationSpec{Product: fp8.Product{Compute: fp8.ComputeBF16}, Rows: 2, K: 4}
+	a := new(fp8.Activation)
+	if err := a.Init(spec, make([]float32, spec.Floats())); err != nil {
+		fmt.Println(err)
+		return
+	}
+	packed.Activate(a, []float32{1, 1, 1, 1, 1, 0, 0, 2}, 4, 2)
+	y := make([]float32, 2)
+	for b := range heads {
+		packed.MulPanels(b, y, 1, a, 2, 0, 1)
+		fmt.Println(y)
+	}
+	// Output:
+	// [10 9]
+	// [10 6]
 }

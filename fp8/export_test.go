@@ -6,17 +6,44 @@ func Scaled(m Matrix, s Scales, blockRows, blockCols int) (Matrix, error) {
 	return m.scaledBy(s, blockRows, blockCols)
 }
 
-// UseHalf makes products of lifted rows take the kernel that this processor would not.
+// UseHalf makes products that decode in registers take the kernel that this processor would not.
 func UseHalf(p *Packed, half bool) {
-	if p.Lifts() {
-		p.lift = liftWord
+	if p.decodes() {
+		p.prescale = prescaleWord
 		if half {
-			p.lift = liftHalf
+			p.prescale = prescaleHalf
 		}
 	}
 }
 
-// MulQuantValues is MulQuantPanels for at most 32 rows of one matrix whose values
+// Decodes reports whether the weights can be decoded in registers.
+func Decodes(p *Packed) bool { return p.decodes() }
+
+// Prescaled reports whether an Activation can be used by weights that are.
+func Prescaled(a *Activation) bool { return a.prescaled }
+
+// FoldsIntoA reports whether scales are multiplied into activations.
+func FoldsIntoA(p *Packed) bool { return p.scaling == foldedIntoA }
+
+// Codes are the codes and scales of a quantised Activation.
+func Codes(a *Activation) ([]byte, []float32) { return a.codes, a.codeScales }
+
+// PutCodes makes rows of codes and scales the quantised Activation, where they lie.
+func PutCodes(a *Activation, codes []byte, scales []float32) { a.codes, a.codeScales = codes, scales }
+
+// KeptRows is how many activations of products that are over still hold the caller's rows, and of how
+// many.
+func KeptRows(p *Packed) (held, all int) {
+	for _, t := range p.tasks.free {
+		all += len(t.acts)
+		for i := range t.acts {
+			held += min(t.acts[i].x.Len(), 1)
+		}
+	}
+	return held, all
+}
+
+// MulQuantValues is MulPanels for at most 32 quantised rows of one matrix whose values
 // need not be those of codes: so are the vectors.
 func MulQuantValues(p *Packed, y, x, sx []float32, group, m int) {
 	var rows codeRows

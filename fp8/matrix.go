@@ -160,14 +160,14 @@ func (m Matrix) Slice(r0, r1 int) (Matrix, error) {
 }
 
 // Transpose is a view of the matrix with rows and columns exchanged: its blocks
-// are BlockCols x BlockRows and every value keeps its scale. The error is nil.
-func (m Matrix) Transpose() (Matrix, error) {
+// are BlockCols x BlockRows and every value keeps its scale.
+func (m Matrix) Transpose() Matrix {
 	m.rows, m.cols = m.cols, m.rows
 	m.rowStride, m.colStride = m.colStride, m.rowStride
 	m.blockRows, m.blockCols = m.blockCols, m.blockRows
 	m.rowPhase, m.colPhase = m.colPhase, m.rowPhase
 	m.scaleRow, m.scaleCol = m.scaleCol, m.scaleRow
-	return m, nil
+	return m
 }
 
 // Dequantize fills dst [rows, cols], row-major, with the values: dst[i*cols+j] =

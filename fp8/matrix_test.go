@@ -119,12 +119,12 @@ func TestMatrixViews(t *testing.T) {
 		assert.Equal(t, c.kind != "none", m.Scaled())
 		assert.Equal(t, fp8.ElemE4M3, m.Elem())
 		checkView(t, m, w, 0, 0, false)
-		mt := must(t)(m.Transpose())
+		mt := m.Transpose()
 		checkView(t, mt, w, 0, 0, true)
 		for r0 := 0; r0 < w.rows; r0++ {
 			s := must(t)(m.Slice(r0, w.rows))
 			checkView(t, s, w, r0, 0, false)
-			st := must(t)(s.Transpose())
+			st := s.Transpose()
 			checkView(t, st, w, r0, 0, true)
 			c0 := st.Rows() / 2
 			checkView(t, must(t)(st.Slice(c0, st.Rows())), w, r0, c0, true)
@@ -174,7 +174,7 @@ func checkView(t *testing.T, m fp8.Matrix, w want, r0, c0 int, transposed bool) 
 func TestPlain(t *testing.T) {
 	h := []uint16{0x3C00, 0xBC00, 0x4000, 0x7C00, 0, 0x3555}
 	m := must(t)(fp8.PlainF16(2, 3, h))
-	mt := must(t)(m.Transpose())
+	mt := m.Transpose()
 	got, gotT := make([]float32, 6), make([]float32, 6)
 	require.NoError(t, m.Dequantize(got))
 	require.NoError(t, mt.Dequantize(gotT))
@@ -255,7 +255,7 @@ func TestHeadsAcrossBlocks(t *testing.T) {
 	for h := range heads {
 		head := must(t)(m.Slice(h*(nope+v), (h+1)*(nope+v)))
 		k, val := must(t)(head.Slice(0, nope)), must(t)(head.Slice(nope, nope+v))
-		uk := must(t)(k.Transpose())
+		uk := k.Transpose()
 		for i := range nope {
 			for j := range latent {
 				at := h*(nope+v) + i

@@ -16,7 +16,7 @@ func TestMulRefusesOverlap(t *testing.T) {
 	p, err := fp8.Pack([]fp8.Matrix{m}, fp8.PackOptions{})
 	require.NoError(t, err)
 	x := make([]float32, 7)
-	require.ErrorIs(t, p.Mul(nil, nil, x[3:], fp8.RowsF32(x[:4]), fp8.Shape{M: 1}), fp8.ErrShape)
-	require.NoError(t, p.Mul(nil, nil, make([]float32, 4), fp8.RowsF32(x[:4]), fp8.Shape{M: 1}))
+	require.ErrorIs(t, p.Mul(nil, nil, x[3:], fp8.RowsF32(x[:4]), fp8.Shape{M: 1}, fp8.Product{}), fp8.ErrShape)
+	require.NoError(t, p.Mul(nil, nil, make([]float32, 4), fp8.RowsF32(x[:4]), fp8.Shape{M: 1}, fp8.Product{}))
 	require.NoError(t, p.Close())
 }

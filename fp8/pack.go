@@ -12,18 +12,18 @@ import (
 const (
 	// pieceK is the length of a piece of k. A constant of the arithmetic.
 	pieceK = 256
-	// foldBelow is the step below which a scale is multiplied into the
+	// foldIntoABelow is the step below which a scale is multiplied into the
 	// activation. A constant of the arithmetic.
-	foldBelow = 16
+	foldIntoABelow = 16
 )
 
 // scaling is how the scales enter a product.
 type scaling uint8
 
 const (
-	unscaled scaling = iota // there are none
-	scaled                  // y = fma(part, scale, y)
-	folded                  // x*scale, rounded, in place of x
+	unscaled    scaling = iota // there are none
+	scaled                     // y = fma(part, scale, y)
+	foldedIntoA                // x*scale, rounded, in place of x
 )
 
 // PackOptions are the choices of Pack.
@@ -69,7 +69,7 @@ func Pack(ms []Matrix, opt PackOptions) (*Packed, error) {
 			}
 		}
 	}
-	p.setLift(finite)
+	p.setPrescale(finite)
 	return p, nil
 }
 
@@ -143,8 +143,8 @@ func (p *Packed) setStep(ms []Matrix, step int) error {
 		}
 	}
 	p.scaling, p.step = scaled, min(step, p.k)
-	if step < foldBelow {
-		p.scaling = folded
+	if step < foldIntoABelow {
+		p.scaling = foldedIntoA
 	}
 	return nil
 }
@@ -157,17 +157,17 @@ func (p *Packed) layOut() {
 		p.groups = 0
 	case scaled:
 		p.groups = ceilDiv(p.k, p.step)
-	case folded:
+	case foldedIntoA:
 		p.groups = p.k // one for each k, as the kernel reads them
 	}
 	p.words = p.elem == ElemE4M3 && p.scaling == scaled && p.k%wordK == 0 && p.step%wordK == 0
 }
 
-// setLift gives the weights the product that decodes in registers, if their layout
+// setPrescale gives the weights the product that decodes in registers, if their layout
 // has it and all their codes are finite.
-func (p *Packed) setLift(finite bool) {
+func (p *Packed) setPrescale(finite bool) {
 	if p.words && finite {
-		p.lift = liftFactor()
+		p.prescale = prescaleFactor()
 	}
 }
 
@@ -263,7 +263,7 @@ func (p *Packed) packPanel(m *Matrix, b, panel int) (finite bool) {
 		gather(p.w.floats[to:], m.v.floats[from:], m.rowStride, m.colStride, lanes, p.k)
 	}
 	step := p.step
-	if p.scaling == folded {
+	if p.scaling == foldedIntoA {
 		step = 1
 	}
 	for g := range p.groups {
@@ -304,7 +304,7 @@ func (p *Packed) scalesAt(b, panel, group int) int {
 
 // scaleGroup is the group of scales of column k.
 func (p *Packed) scaleGroup(k int) int {
-	if p.scaling == folded {
+	if p.scaling == foldedIntoA {
 		return k
 	}
 	return k / p.step

@@ -13,23 +13,23 @@ import (
 // (PackOptions.Into) is the caller's again. A zero Packed, and nil, count as closed:
 // only Pack and ReadPacked make weights.
 type Packed struct {
-	elem    Elem
-	batch   int
-	n, k    int
-	panels  int // of 16 outputs in a matrix
-	scaling scaling
-	step    int     // along k, at most k
-	groups  int     // of scales along k
-	words   bool    // the codes of four k lie together: see words.go
-	lift    float32 // what MulLifted wants activations multiplied by; 0: these weights have no such product
-	w       values
-	scales  []float32
-	memory  []byte     // holds w and scales
-	block   *mem.Block // of memory, nil if that is the caller's; frees itself when it is collected
-	bytes   int64
-	leases  atomic.Int64 // how many users; closed when below 0
-	tasks   freeList[task]
-	quants  freeList[quantTask]
+	elem     Elem
+	batch    int
+	n, k     int
+	panels   int // of 16 outputs in a matrix
+	scaling  scaling
+	step     int     // along k, at most k
+	groups   int     // of scales along k
+	words    bool    // the codes of four k lie together: see words.go
+	prescale float32 // what activations are multiplied by for weights that are decoded in registers; 0: these are not
+	w        values
+	scales   []float32
+	memory   []byte     // holds w and scales
+	block    *mem.Block // of memory, nil if that is the caller's; frees itself when it is collected
+	bytes    int64
+	leases   atomic.Int64 // how many users; closed when below 0
+	tasks    freeList[rowTask]
+	quants   freeList[quantTask]
 }
 
 const closed = -1

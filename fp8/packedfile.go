@@ -95,7 +95,7 @@ func (p *Packed) describe() packedHeader {
 		Batch: uint64(p.batch), N: uint64(p.n), K: uint64(p.k), Step: uint64(p.step), Groups: uint64(p.groups),
 		Codes: uint64(s.codes), Scales: uint64(s.scales), Payload: uint64(s.total),
 	}
-	if p.Lifts() {
+	if p.decodes() {
 		h.Finite = 1
 	}
 	return h
@@ -178,8 +178,8 @@ func (h *packedHeader) packed(size int64) (*Packed, error) {
 	switch {
 	case h.Elem > uint32(ElemF32):
 		return nil, bad("elem", h.Elem, fmt.Sprintf("at most %d", ElemF32))
-	case h.Scaling > uint32(folded):
-		return nil, bad("scaling", h.Scaling, fmt.Sprintf("at most %d", folded))
+	case h.Scaling > uint32(foldedIntoA):
+		return nil, bad("scaling", h.Scaling, fmt.Sprintf("at most %d", foldedIntoA))
 	case h.Finite > 1:
 		return nil, bad("finite", h.Finite, "0 or 1")
 	}
@@ -226,9 +226,9 @@ func (p *Packed) takeStep(step uint64) error {
 	low, high := uint64(0), uint64(0)
 	switch p.scaling {
 	case scaled: // a step beyond K is cut to it
-		low, high = uint64(min(foldBelow, p.k)), uint64(p.k)
-	case folded:
-		low, high = 1, uint64(min(foldBelow-1, p.k))
+		low, high = uint64(min(foldIntoABelow, p.k)), uint64(p.k)
+	case foldedIntoA:
+		low, high = 1, uint64(min(foldIntoABelow-1, p.k))
 	}
 	if step < low || step > high {
 		return bad("step", step, fmt.Sprintf("%d to %d", low, high))
@@ -265,7 +265,7 @@ func (p *Packed) readPayload(r io.ReaderAt, h *packedHeader) error {
 	if finite != (h.Finite == 1) {
 		return bad("finite", h.Finite == 1, finite)
 	}
-	p.setLift(finite)
+	p.setPrescale(finite)
 	return nil
 }
 

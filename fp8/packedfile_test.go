@@ -103,14 +103,14 @@ func sameProduct(t testing.TB, want, got *fp8.Packed) {
 	require.Equal(t, [3]int{want.Batch(), want.N(), want.K()}, [3]int{got.Batch(), got.N(), got.K()})
 	require.Equal(t, want.Bytes(), got.Bytes())
 	require.Equal(t, want.Scaled(), got.Scaled())
-	require.Equal(t, want.Lifts(), got.Lifts())
+	require.Equal(t, fp8.Decodes(want), fp8.Decodes(got))
 	const m = 3
 	x := normal(newRand(5), want.Batch()*m*want.K(), 1)
 	var out [2][]float32
 	for i, p := range []*fp8.Packed{want, got} {
 		out[i] = make([]float32, p.Batch()*m*p.N())
 		s := fp8.Shape{M: m, LdX: p.K(), StrideX: m * p.K(), LdY: p.N(), StrideY: m * p.N()}
-		require.NoError(t, p.Mul(context.Background(), nil, out[i], fp8.RowsF32(x), s))
+		require.NoError(t, p.Mul(context.Background(), nil, out[i], fp8.RowsF32(x), s, fp8.Product{}))
 	}
 	for i := range out[0] {
 		require.True(t, kerneltest.SameBits(out[0][i], out[1][i]), "y[%d] is %v, want %v", i, out[1][i], out[0][i])
@@ -405,10 +405,10 @@ func FuzzReadPacked(f *testing.F) {
 		const m = 2
 		x, y := normal(newRand(5), p.Batch()*m*p.K(), 1), make([]float32, p.Batch()*m*p.N())
 		s := fp8.Shape{M: m, LdX: p.K(), StrideX: m * p.K(), LdY: p.N(), StrideY: m * p.N()}
-		require.NoError(t, p.MulBF16(context.Background(), nil, y, fp8.RowsF32(x), s))
+		require.NoError(t, p.Mul(context.Background(), nil, y, fp8.RowsF32(x), s, fp8.Product{Compute: fp8.ComputeBF16}))
 		for _, group := range []int{1, 7, 16, p.K(), math.MaxInt} {
-			for _, mul := range []func(context.Context, *fp8.Pool, []float32, fp8.Rows, fp8.Shape, int) error{p.MulQuant, p.MulQuantBF16} {
-				err := mul(context.Background(), nil, y, fp8.RowsF32(x), s, group)
+			for _, c := range []fp8.Compute{fp8.ComputeF32, fp8.ComputeBF16} {
+				err := p.Mul(context.Background(), nil, y, fp8.RowsF32(x), s, fp8.Product{Compute: c, Group: group})
 				if !p.Scaled() {
 					require.ErrorIs(t, err, fp8.ErrScale)
 					continue
@@ -459,7 +459,7 @@ func TestDigest(t *testing.T) {
 	require.NoError(t, err)
 	add("no scales", plain)
 
-	turned, err := m.Transpose()
+	turned := m.Transpose()
 	require.NoError(t, err)
 	add("transpose", turned)
 	var turnedCodes []byte

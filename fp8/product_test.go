@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 
@@ -110,8 +109,18 @@ func (p product) got(t testing.TB, pool *fp8.Pool) []float32 {
 	w := p.pack(t)
 	y := make([]float32, w.Batch()*p.m*w.N())
 	fill(y, float32(math.NaN()))
-	require.NoError(t, w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape()))
+	require.NoError(t, w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}))
 	return y
+}
+
+// activated are the rows of matrix b, ready for products with w.
+func (p product) activated(t testing.TB, w *fp8.Packed, how fp8.Product, b int) *fp8.Activation {
+	t.Helper()
+	spec := fp8.ActivationSpec{Product: how, Rows: p.m, K: w.K()}
+	a := new(fp8.Activation)
+	require.NoError(t, a.Init(spec, make([]float32, spec.Floats())))
+	w.Activate(a, p.x[b*p.m*w.K():], w.K(), p.m)
+	return a
 }
 
 func fill(x []float32, v float32) {
@@ -184,7 +193,7 @@ func TestMulStep(t *testing.T) {
 	var uk, uv []fp8.Matrix
 	for h := range heads {
 		k := must(t)(kvb.Slice(h*(nope+v), h*(nope+v)+nope))
-		uk = append(uk, must(t)(k.Transpose()))
+		uk = append(uk, k.Transpose())
 		uv = append(uv, must(t)(kvb.Slice(h*(nope+v)+nope, (h+1)*(nope+v))))
 	}
 	for _, p := range []product{
@@ -312,7 +321,7 @@ func TestMulStrides(t *testing.T) {
 				copy(x[b*s.StrideX+i*ldx:][:k], p.row(b, i))
 			}
 		}
-		require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(x), s), "%+v", s)
+		require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(x), s, fp8.Product{}), "%+v", s)
 		for b := range batch {
 			for i := range m {
 				kerneltest.Equal(t, want[(b*m+i)*n:][:n], y[b*strideY+i*ldy:][:n], "%+v, matrix %d, row %d", s, b, i)
@@ -329,7 +338,7 @@ func TestMulStrides(t *testing.T) {
 	// StrideX 0: all matrices read the same rows.
 	shared := product{ms: ms, m: m, x: append(append(append([]float32(nil), p.x[:m*k]...), p.x[:m*k]...), p.x[:m*k]...)}
 	y := make([]float32, batch*m*n)
-	require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x[:m*k]), fp8.Shape{M: m}))
+	require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x[:m*k]), fp8.Shape{M: m}, fp8.Product{}))
 	kerneltest.Equal(t, shared.want(simd.Fma), y, "shared rows")
 }
 
@@ -344,7 +353,7 @@ func TestMulNarrowRows(t *testing.T) {
 		x.Narrow(0, p.x)
 		x.Widen(p.x, 0, len(p.x))
 		y := make([]float32, m*n)
-		require.NoError(t, w.Mul(nil, nil, y, x, p.shape()))
+		require.NoError(t, w.Mul(nil, nil, y, x, p.shape(), fp8.Product{}))
 		kerneltest.Equal(t, p.want(simd.Fma), y, "%v", x.Kind())
 	}
 }
@@ -401,7 +410,7 @@ func TestMulConcurrent(t *testing.T) {
 	pool := workpool.New(3)
 	defer pool.Close()
 	concurrently(t, want, func(y []float32) error {
-		return w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape())
+		return w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{})
 	})
 }
 
@@ -410,33 +419,24 @@ func TestMulConcurrent(t *testing.T) {
 func TestMulManyRows(t *testing.T) {
 	r := newRand(81)
 	const m, n, k, group = 53, 35, 300, 290
-	for _, step := range []int{0, 8, 290} { // no scales, folded ones, and a step that lifted rows have no product for
+	for _, step := range []int{0, 8, 290} { // no scales, scales folded into A, and a step that is not decoded in registers
 		kind := "f32"
 		if step == 0 {
 			kind = "none"
 		}
 		p := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, kind, n, k, 7, step)}, m: m, x: normal(r, m*k, 1)}
 		w := p.pack(t)
-		require.False(t, w.Lifts())
-		for name, mul := range map[string]func(y, x []float32, m int) error{
-			"Mul":     func(y, x []float32, m int) error { return w.Mul(nil, nil, y, fp8.RowsF32(x), fp8.Shape{M: m}) },
-			"MulBF16": func(y, x []float32, m int) error { return w.MulBF16(nil, nil, y, fp8.RowsF32(x), fp8.Shape{M: m}) },
-			"MulQuant": func(y, x []float32, m int) error {
-				return w.MulQuant(nil, nil, y, fp8.RowsF32(x), fp8.Shape{M: m}, group)
-			},
-			"MulQuantBF16": func(y, x []float32, m int) error {
-				return w.MulQuantBF16(nil, nil, y, fp8.RowsF32(x), fp8.Shape{M: m}, group)
-			},
-		} {
-			if strings.Contains(name, "Quant") && !w.Scaled() {
+		require.False(t, fp8.Decodes(w))
+		for _, how := range []fp8.Product{{}, {Compute: fp8.ComputeBF16}, {Group: group}, {Compute: fp8.ComputeBF16, Group: group}} {
+			if how.Group > 0 && !w.Scaled() {
 				continue
 			}
 			y, one := make([]float32, m*n), make([]float32, n)
 			fill(y, float32(math.NaN()))
-			require.NoError(t, mul(y, p.x, m))
+			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), fp8.Shape{M: m}, how))
 			for i := range m {
-				require.NoError(t, mul(one, p.x[i*k:][:k], 1))
-				kerneltest.Equal(t, one, y[i*n:][:n], "%s, step %d, row %d", name, step, i)
+				require.NoError(t, w.Mul(nil, nil, one, fp8.RowsF32(p.x[i*k:][:k]), fp8.Shape{M: 1}, how))
+				kerneltest.Equal(t, one, y[i*n:][:n], "%+v, step %d, row %d", how, step, i)
 			}
 		}
 	}
@@ -449,18 +449,19 @@ func TestMulPanels(t *testing.T) {
 		p := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, kind, n, k, 32, 64), someMatrix(t, r, fp8.ElemE4M3, kind, n, k, 32, 64)}, m: m, x: normal(r, 2*m*k, 1)}
 		want, w := p.want(simd.Fma), p.pack(t)
 		require.NoError(t, w.Acquire())
+		a := p.activated(t, w, fp8.Product{}, 1)
 		for _, cols := range [][2]int{{0, 70}, {16, 32}, {32, 41}, {64, 70}, {48, 48}} {
 			n0, n1 := cols[0], cols[1]
 			width := n1 - n0
 			y := make([]float32, m*(width+2))
 			fill(y, -77)
-			w.MulPanels(1, y, width+2, p.x[m*k:], k, m, n0, n1)
+			w.MulPanels(1, y, width+2, a, m, n0, n1)
 			for i := range m {
 				kerneltest.Equal(t, want[(m+i)*n+n0:][:width], y[i*(width+2):][:width], "columns %v, row %d", cols, i)
 				kerneltest.Equal(t, []float32{-77, -77}, y[i*(width+2)+width:][:2], "beyond columns %v", cols)
 			}
 		}
-		w.MulPanels(0, nil, 0, nil, 0, 0, 0, n)
+		w.MulPanels(0, nil, 0, a, 0, 0, n)
 		w.Release()
 	}
 }
@@ -480,14 +481,18 @@ func TestMulAllocs(t *testing.T) {
 			for _, x := range []fp8.Rows{fp8.RowsF32(p.x), fp8.RowsBF16(halves)} {
 				for name, pool := range map[string]*fp8.Pool{"no pool": nil, "3 workers": pool} {
 					assert.Zero(t, testing.AllocsPerRun(50, func() {
-						if err := w.Mul(ctx, pool, y, x, p.shape()); err != nil {
+						if err := w.Mul(ctx, pool, y, x, p.shape(), fp8.Product{}); err != nil {
 							t.Error(err)
 						}
 					}), "Mul of %v by %v, %s", x.Kind(), elem, name)
 				}
 			}
 			require.NoError(t, w.Acquire())
-			assert.Zero(t, testing.AllocsPerRun(50, func() { w.MulPanels(0, y, 50, p.x, 40, 2, 0, 50) }), "MulPanels")
+			a := p.activated(t, w, fp8.Product{}, 0)
+			assert.Zero(t, testing.AllocsPerRun(50, func() {
+				w.Activate(a, p.x, 40, 2)
+				w.MulPanels(0, y, 50, a, 2, 0, 50)
+			}), "MulPanels")
 			w.Release()
 			assert.Zero(t, testing.AllocsPerRun(50, func() {
 				if w.Acquire() == nil {
@@ -506,7 +511,7 @@ func TestPackErrors(t *testing.T) {
 	plain := someMatrix(t, r, fp8.ElemE4M3, "none", 4, 64, 0, 0)
 	e5m2 := someMatrix(t, r, fp8.ElemE5M2, "f32", 4, 64, 4, 32)
 	tall := someMatrix(t, r, fp8.ElemE4M3, "f32", 64, 4, 24, 4)
-	phased := must(t)(must(t)(tall.Slice(8, 64)).Transpose()) // borders at columns 16, 40
+	phased := must(t)(tall.Slice(8, 64)).Transpose() // borders at columns 16, 40
 	for _, c := range []struct {
 		name string
 		ms   []fp8.Matrix
@@ -569,14 +574,14 @@ func TestMulErrors(t *testing.T) {
 		{"huge StrideX", y, x, fp8.Shape{M: 3, StrideX: big}, "x has 48 values"},
 		{"huge StrideY", y, x, fp8.Shape{M: 3, StrideY: big}, "y has 36 values"},
 	} {
-		err := w.Mul(nil, nil, c.y, c.x, c.s)
+		err := w.Mul(nil, nil, c.y, c.x, c.s, fp8.Product{})
 		assert.ErrorIs(t, err, fp8.ErrShape, c.name)
 		assert.ErrorContains(t, err, c.says, c.name)
 	}
 	for i := range y {
 		require.Equal(t, float32(-77), y[i], "an error in the shape writes nothing")
 	}
-	assert.NoError(t, w.Mul(nil, nil, nil, fp8.Rows{}, fp8.Shape{}), "no rows, nothing to do")
+	assert.NoError(t, w.Mul(nil, nil, nil, fp8.Rows{}, fp8.Shape{}, fp8.Product{}), "no rows, nothing to do")
 }
 
 // A Context that is done stops a product between its pieces of work.
@@ -589,12 +594,12 @@ func TestMulCancel(t *testing.T) {
 	cancel()
 	pool := workpool.New(2)
 	for _, pool := range []*fp8.Pool{nil, pool} {
-		assert.ErrorIs(t, w.Mul(ctx, pool, y, fp8.RowsF32(p.x), p.shape()), context.Canceled)
-		require.NoError(t, w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape()), "the next product is unharmed")
+		assert.ErrorIs(t, w.Mul(ctx, pool, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}), context.Canceled)
+		require.NoError(t, w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}), "the next product is unharmed")
 		kerneltest.Equal(t, p.want(simd.Fma), y, "after a cancelled product")
 	}
 	require.NoError(t, pool.Close())
-	assert.ErrorIs(t, w.Mul(nil, pool, y, fp8.RowsF32(p.x), p.shape()), workpool.ErrClosed)
+	assert.ErrorIs(t, w.Mul(nil, pool, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}), workpool.ErrClosed)
 }
 
 // during calls f from inside a product, which asks its context between items.
@@ -619,7 +624,7 @@ func TestClose(t *testing.T) {
 		asked++
 		assert.ErrorIs(t, w.Close(), fp8.ErrBusy)
 	}}
-	require.NoError(t, w.Mul(ctx, nil, y, fp8.RowsF32(p.x), p.shape()))
+	require.NoError(t, w.Mul(ctx, nil, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}))
 	assert.Positive(t, asked)
 
 	require.NoError(t, w.Acquire())
@@ -631,7 +636,7 @@ func TestClose(t *testing.T) {
 	require.NoError(t, w.Close())
 	require.NoError(t, w.Close(), "a second Close does nothing")
 	assert.ErrorIs(t, w.Acquire(), fp8.ErrClosed)
-	assert.ErrorIs(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()), fp8.ErrClosed)
+	assert.ErrorIs(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}), fp8.ErrClosed)
 	assert.Equal(t, []int{1, 5, 8}, []int{w.Batch(), w.N(), w.K()}, "the shape stays")
 	assert.Panics(t, w.Release)
 }

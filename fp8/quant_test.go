@@ -67,13 +67,13 @@ func (p product) wantQuant(fma func(a, b, c float32) float32, group int) (y []fl
 	return y
 }
 
-// gotQuant are the outputs [batch][m][n] by MulQuant.
+// gotQuant are the outputs [batch][m][n] by Mul.
 func (p product) gotQuant(t testing.TB, pool *fp8.Pool, group int) []float32 {
 	t.Helper()
 	w := p.pack(t)
 	y := make([]float32, w.Batch()*p.m*w.N())
 	fill(y, float32(math.NaN()))
-	require.NoError(t, w.MulQuant(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), group))
+	require.NoError(t, w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{Group: group}))
 	return y
 }
 
@@ -220,7 +220,7 @@ func TestMulQuantWorkers(t *testing.T) {
 				pool.SetHook(meet.Wait)
 			}
 			y := make([]float32, len(want))
-			require.NoError(t, w.MulQuant(context.Background(), pool, y, x, p.shape(), group))
+			require.NoError(t, w.Mul(context.Background(), pool, y, x, p.shape(), fp8.Product{Group: group}))
 			kerneltest.Equal(t, want, y, "%v rows, %d workers", x.Kind(), workers)
 			if workers > 1 {
 				assert.GreaterOrEqual(t, meet.Workers(), 2, "workers that did work, of %d", workers)
@@ -232,7 +232,7 @@ func TestMulQuantWorkers(t *testing.T) {
 	shared := product{ms: ms, m: 2, x: append(append([]float32(nil), p.x[:2*k]...), p.x[:2*k]...)}
 	w := shared.pack(t)
 	y := make([]float32, batch*2*n)
-	require.NoError(t, w.MulQuant(nil, nil, y, fp8.RowsF32(p.x[:2*k]), fp8.Shape{M: 2}, group))
+	require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x[:2*k]), fp8.Shape{M: 2}, fp8.Product{Group: group}))
 	kerneltest.Equal(t, shared.wantQuant(simd.Fma, group), y, "shared rows")
 
 	s := fp8.Shape{M: 2, LdX: k + 3, LdY: batch * (n + 1), StrideX: 2 * (k + 3), StrideY: n + 1}
@@ -244,7 +244,7 @@ func TestMulQuantWorkers(t *testing.T) {
 			copy(x[b*s.StrideX+i*s.LdX:][:k], shared.row(b, i))
 		}
 	}
-	require.NoError(t, w.MulQuant(nil, nil, y, fp8.RowsF32(x), s, group))
+	require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(x), s, fp8.Product{Group: group}))
 	for b := range batch {
 		for i := range 2 {
 			row := y[b*s.StrideY+i*s.LdY:][:n+1]
@@ -265,14 +265,17 @@ func TestMulQuantPanels(t *testing.T) {
 		want, w, groups := p.wantQuant(simd.Fma, c.group), p.pack(t), blocks(k, c.group)
 		require.NoError(t, w.Acquire())
 		for _, at := range kerneltest.Edges {
-			codes := kerneltest.FencedCopy(t, codes[m*k:], at)
-			scales := kerneltest.FencedCopy(t, scales[m*groups:], at)
+			a := p.activated(t, w, fp8.Product{Group: c.group}, 1)
+			gotCodes, gotScales := fp8.Codes(a)
+			require.Equal(t, codes[m*k:], gotCodes[:m*k])
+			kerneltest.Equal(t, scales[m*groups:], gotScales, "scales")
+			fp8.PutCodes(a, kerneltest.FencedCopy(t, codes[m*k:], at), kerneltest.FencedCopy(t, scales[m*groups:], at))
 			for _, cols := range [][2]int{{0, 37}, {16, 32}, {32, 33}, {32, 32}} {
 				n0, n1 := cols[0], cols[1]
 				width := n1 - n0
 				y := kerneltest.Fenced[float32](t, m*(width+2)-2, at)
 				fill(y, -77)
-				w.MulQuantPanels(1, y, width+2, codes, k, scales, groups, c.group, m, n0, n1)
+				w.MulPanels(1, y, width+2, a, m, n0, n1)
 				for i := range m {
 					kerneltest.Equal(t, want[(m+i)*n+n0:][:width], y[i*(width+2):][:width], "columns %v, row %d, %v", cols, i, at)
 					if i < m-1 {
@@ -281,7 +284,7 @@ func TestMulQuantPanels(t *testing.T) {
 				}
 			}
 		}
-		w.MulQuantPanels(0, nil, 0, nil, 0, nil, 0, c.group, 0, 0, n)
+		w.MulPanels(0, nil, 0, p.activated(t, w, fp8.Product{Group: c.group}, 0), 0, 0, n)
 		w.Release()
 	}
 }
@@ -293,7 +296,7 @@ func TestMulQuantConcurrent(t *testing.T) {
 	pool := workpool.New(3)
 	defer pool.Close()
 	concurrently(t, want, func(y []float32) error {
-		return w.MulQuant(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), 24)
+		return w.Mul(context.Background(), pool, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{Group: 24})
 	})
 }
 
@@ -303,20 +306,23 @@ func TestMulQuantAllocs(t *testing.T) {
 	defer pool.Close()
 	p := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", 50, 40, 8, 8)}, m: 2, x: normal(r, 2*40, 1)}
 	w, y, halves := p.pack(t), make([]float32, 100), make([]uint16, len(p.x))
-	codes, scales := p.quantised(16)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	for _, x := range []fp8.Rows{fp8.RowsF32(p.x), fp8.RowsBF16(halves)} {
 		for name, pool := range map[string]*fp8.Pool{"no pool": nil, "3 workers": pool} {
 			assert.Zero(t, testing.AllocsPerRun(50, func() {
-				if err := w.MulQuant(ctx, pool, y, x, p.shape(), 16); err != nil {
+				if err := w.Mul(ctx, pool, y, x, p.shape(), fp8.Product{Group: 16}); err != nil {
 					t.Error(err)
 				}
 			}), "MulQuant of %v, %s", x.Kind(), name)
 		}
 	}
 	require.NoError(t, w.Acquire())
-	assert.Zero(t, testing.AllocsPerRun(50, func() { w.MulQuantPanels(0, y, 50, codes, 40, scales, 3, 16, 2, 0, 50) }), "MulQuantPanels")
+	a := p.activated(t, w, fp8.Product{Group: 16}, 0)
+	assert.Zero(t, testing.AllocsPerRun(50, func() {
+		w.Activate(a, p.x, 40, 2)
+		w.MulPanels(0, y, 50, a, 2, 0, 50)
+	}), "MulPanels")
 	w.Release()
 }
 
@@ -329,26 +335,27 @@ func TestMulQuantErrors(t *testing.T) {
 
 	assert.True(t, w.Scaled())
 	assert.False(t, plain.Scaled())
-	err := plain.MulQuant(nil, nil, y, x, p.shape(), 8)
+	err := plain.Mul(nil, nil, y, x, p.shape(), fp8.Product{Group: 8})
 	assert.ErrorIs(t, err, fp8.ErrScale)
 	assert.ErrorContains(t, err, "[1, 6, 8] of bf16 have none")
-	assert.Panics(t, func() { plain.MulQuantPanels(0, y, 6, make([]byte, 24), 8, make([]float32, 3), 1, 8, 3, 0, 6) })
-	for _, group := range []int{0, -1} {
-		assert.ErrorIs(t, w.MulQuant(nil, nil, y, x, p.shape(), group), fp8.ErrShape)
-	}
-	assert.ErrorIs(t, w.MulQuant(nil, nil, y[:17], x, p.shape(), 8), fp8.ErrShape)
+	assert.ErrorIs(t, plain.Mul(nil, nil, y, x, p.shape(), fp8.Product{Compute: fp8.ComputeBF16, Group: -1}), fp8.ErrScale)
+	assert.Panics(t, func() { plain.MulPanels(0, y, 6, p.activated(t, w, fp8.Product{Group: 8}, 0), 3, 0, 6) })
+	err = w.Mul(nil, nil, y, x, p.shape(), fp8.Product{Group: -1})
+	assert.ErrorIs(t, err, fp8.ErrShape)
+	assert.ErrorContains(t, err, "groups of -1 columns")
+	assert.ErrorIs(t, w.Mul(nil, nil, y[:17], x, p.shape(), fp8.Product{Group: 8}), fp8.ErrShape)
 	for i := range y {
 		require.Equal(t, float32(-77), y[i], "an error in the shape writes nothing")
 	}
-	assert.NoError(t, w.MulQuant(nil, nil, nil, fp8.Rows{}, fp8.Shape{}, 8), "no rows, nothing to do")
+	assert.NoError(t, w.Mul(nil, nil, nil, fp8.Rows{}, fp8.Shape{}, fp8.Product{Group: 8}), "no rows, nothing to do")
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	assert.ErrorIs(t, w.MulQuant(ctx, nil, y, x, p.shape(), 8), context.Canceled)
-	require.NoError(t, w.MulQuant(nil, nil, y, x, p.shape(), 8), "the next product is unharmed")
+	assert.ErrorIs(t, w.Mul(ctx, nil, y, x, p.shape(), fp8.Product{Group: 8}), context.Canceled)
+	require.NoError(t, w.Mul(nil, nil, y, x, p.shape(), fp8.Product{Group: 8}), "the next product is unharmed")
 	kerneltest.Equal(t, p.wantQuant(simd.Fma, 8), y, "after a cancelled product")
 	ctx = during{context.Background(), func() { assert.ErrorIs(t, w.Close(), fp8.ErrBusy) }}
-	require.NoError(t, w.MulQuant(ctx, nil, y, x, p.shape(), 8))
+	require.NoError(t, w.Mul(ctx, nil, y, x, p.shape(), fp8.Product{Group: 8}))
 	require.NoError(t, w.Close())
-	assert.ErrorIs(t, w.MulQuant(nil, nil, y, x, p.shape(), 8), fp8.ErrClosed)
+	assert.ErrorIs(t, w.Mul(nil, nil, y, x, p.shape(), fp8.Product{Group: 8}), fp8.ErrClosed)
 }

@@ -40,23 +40,15 @@ func TestWorkersWithOddSizes(t *testing.T) {
 		halves.Narrow(0, p.x)
 		halves.Widen(p.x, 0, len(p.x))
 		for _, x := range []fp8.Rows{fp8.RowsF32(p.x), halves} {
-			type mul struct {
-				want []float32
-				do   func(pool *fp8.Pool, y []float32) error
-			}
-			muls := map[string]mul{
-				"Mul":     {p.want(simd.Fma), func(pool *fp8.Pool, y []float32) error { return w.Mul(nil, pool, y, x, s) }},
-				"MulBF16": {p.wantPairs(simd.Fma), func(pool *fp8.Pool, y []float32) error { return w.MulBF16(nil, pool, y, x, s) }},
+			muls := map[fp8.Product][]float32{
+				{Compute: fp8.ComputeF32}:  p.want(simd.Fma),
+				{Compute: fp8.ComputeBF16}: p.wantPairs(simd.Fma),
 			}
 			if w.Scaled() {
-				muls["MulQuant"] = mul{p.wantQuant(simd.Fma, group), func(pool *fp8.Pool, y []float32) error {
-					return w.MulQuant(nil, pool, y, x, s, group)
-				}}
-				muls["MulQuantBF16"] = mul{p.wantQuantPairs(simd.Fma, group), func(pool *fp8.Pool, y []float32) error {
-					return w.MulQuantBF16(nil, pool, y, x, s, group)
-				}}
+				muls[fp8.Product{Compute: fp8.ComputeF32, Group: group}] = p.wantQuant(simd.Fma, group)
+				muls[fp8.Product{Compute: fp8.ComputeBF16, Group: group}] = p.wantQuantPairs(simd.Fma, group)
 			}
-			for name, of := range muls {
+			for how, want := range muls {
 				for _, workers := range []int{2, 7} {
 					pool := workpool.New(workers)
 					for parity := range 2 {
@@ -67,11 +59,11 @@ func TestWorkersWithOddSizes(t *testing.T) {
 						})
 						y := make([]float32, m*s.LdY)
 						fill(y, -77)
-						require.NoError(t, of.do(pool, y))
+						require.NoError(t, w.Mul(nil, pool, y, x, s, how))
 						for i := range m {
 							for b := range batch {
-								kerneltest.Equal(t, of.want[(b*m+i)*c.n:][:c.n], y[i*s.LdY+b*c.n:][:c.n],
-									"%s, %s, %v rows, %d workers, items %d late, matrix %d, row %d", c.name, name, x.Kind(), workers, parity, b, i)
+								kerneltest.Equal(t, want[(b*m+i)*c.n:][:c.n], y[i*s.LdY+b*c.n:][:c.n],
+									"%s, %+v, %v rows, %d workers, items %d late, matrix %d, row %d", c.name, how, x.Kind(), workers, parity, b, i)
 							}
 							require.Equal(t, float32(-77), y[i*s.LdY+batch*c.n], "behind row %d", i)
 						}

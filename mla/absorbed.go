@@ -379,8 +379,8 @@ func (q *queryStage) Do(worker, item int) error {
 		for i := range m {
 			p.call.q.Widen(s.xs[i*c.Nope:], (int(a.tok[i0+i])*c.Heads+h)*d, c.Nope)
 		}
-		p.activate(&s.act, p.layer.w.uk, s.xs, c.Nope, m, c.Nope, c.ActBlockQ)
-		p.mul(p.layer.w.uk, h, a.o[(i0*c.Heads+h)*a.ldo+n0:], c.Heads*a.ldo, &s.act, m, n0, n1)
+		p.layer.w.uk.Activate(&s.queries, s.xs, c.Nope, m)
+		p.layer.w.uk.MulPanels(h, a.o[(i0*c.Heads+h)*a.ldo+n0:], c.Heads*a.ldo, &s.queries, m, n0, n1)
 	}
 	return nil
 }
@@ -645,8 +645,8 @@ func (q *outputStage) Do(worker, item int) error {
 	for i0 := 0; i0 < n; i0 += gatherTokens {
 		m := min(gatherTokens, n-i0)
 		x := a.o[(i0*c.Heads+h)*a.ldo:]
-		p.activate(&s.act, p.layer.w.uv, x, c.Heads*a.ldo, m, c.Latent, c.ActBlockLatent)
-		p.mul(p.layer.w.uv, h, s.ys, n1-n0, &s.act, m, n0, n1)
+		p.layer.w.uv.Activate(&s.latents, x, c.Heads*a.ldo, m)
+		p.layer.w.uv.MulPanels(h, s.ys, n1-n0, &s.latents, m, n0, n1)
 		for i := range m {
 			y := s.ys[i*(n1-n0) : (i+1)*(n1-n0)]
 			if a.m[(i0+i)*c.Heads+h] == negInf {

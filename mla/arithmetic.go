@@ -3,6 +3,8 @@ package mla
 import (
 	"fmt"
 	"strings"
+
+	"github.com/lamina-ml/lamina/fp8"
 )
 
 // Arithmetic names the order and the precision of the roundings
@@ -21,6 +23,26 @@ const (
 )
 
 var arithmeticNames = [...]string{"f32", "bf16"}
+
+// product is how a product is computed whose activations have groups of so many columns, if they are
+// quantised; with a group of 0 they are not.
+func (c *Config) product(group int) fp8.Product {
+	how := fp8.Product{Compute: fp8.Compute(c.Arithmetic)}
+	if c.ActQuant == ActDynamic {
+		how.Group = group
+	}
+	return how
+}
+
+// queryActivations are the activations that w_uk multiplies.
+func (c *Config) queryActivations() fp8.ActivationSpec {
+	return fp8.ActivationSpec{Product: c.product(c.ActBlockQ), Rows: gatherTokens, K: c.Nope}
+}
+
+// latentActivations are the activations that w_k and w_uv multiply.
+func (c *Config) latentActivations() fp8.ActivationSpec {
+	return fp8.ActivationSpec{Product: c.product(c.ActBlockLatent), Rows: max(tileKeys, gatherTokens), K: c.Latent}
+}
 
 // ParseArithmetic reads "f32" or "bf16".
 func ParseArithmetic(s string) (Arithmetic, error) {

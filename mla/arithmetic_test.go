@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/mla"
 )
 
@@ -14,6 +15,7 @@ func TestArithmeticNames(t *testing.T) {
 		got, err := mla.ParseArithmetic(name)
 		require.NoError(t, err)
 		require.Equal(t, a, got)
+		require.Equal(t, name, fp8.Compute(a).String(), "that of the products")
 	}
 	for _, name := range []string{"", "f16", "BF16", "Arithmetic(2)"} {
 		_, err := mla.ParseArithmetic(name)

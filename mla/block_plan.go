@@ -155,16 +155,7 @@ func (p *BlockPlan) ready() error {
 
 // mul is y = x . w^T for all new tokens.
 func (p *BlockPlan) mul(ctx context.Context, w *projection, y []float32, x Rows) error {
-	s, c := fp8.Shape{M: p.plan.call.tokens}, &p.plan.cfg
-	switch quant, pairs := c.ActQuant == ActDynamic && w.group > 0, c.Arithmetic == BF16; {
-	case quant && pairs:
-		return w.w.MulQuantBF16(ctx, p.plan.pool, y, x, s, w.group)
-	case quant:
-		return w.w.MulQuant(ctx, p.plan.pool, y, x, s, w.group)
-	case pairs:
-		return w.w.MulBF16(ctx, p.plan.pool, y, x, s)
-	}
-	return w.w.Mul(ctx, p.plan.pool, y, x, s)
+	return w.w.Mul(ctx, p.plan.pool, y, x, fp8.Shape{M: p.plan.call.tokens}, p.plan.cfg.product(w.group))
 }
 
 // project makes the core's queries and rows of the hidden states.

@@ -112,16 +112,11 @@ func TestBlockIsItsParts(t *testing.T) {
 				require.NoError(t, err)
 				defer p.Close()
 				y := make([]float32, m.tokens*of.Rows())
-				mul, mulQuant := p.Mul, p.MulQuant
-				if arithmetic == mla.BF16 {
-					mul, mulQuant = p.MulBF16, p.MulQuantBF16
-				}
+				how := fp8.Product{Compute: fp8.Compute(arithmetic)}
 				if quant == mla.ActDynamic && of.Scaled() {
-					err = mulQuant(nil, nil, y, mla.RowsF32(x), fp8.Shape{M: m.tokens}, of.BlockCols())
-				} else {
-					err = mul(nil, nil, y, mla.RowsF32(x), fp8.Shape{M: m.tokens})
+					how.Group = of.BlockCols()
 				}
-				require.NoError(t, err)
+				require.NoError(t, p.Mul(nil, nil, y, mla.RowsF32(x), fp8.Shape{M: m.tokens}, how))
 				return y
 			}
 			add := func(x []float32, bias mla.Rows) {

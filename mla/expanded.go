@@ -175,12 +175,12 @@ func (q *expandStage) Do(worker, item int) error {
 		return nil
 	}
 	p.views[e.seq].Widen(s.tile, ld, k0, rows)
-	p.activate(&s.act, p.layer.w.uv, s.tile, ld, rows, c.Latent, c.ActBlockLatent)
+	p.layer.w.uv.Activate(&s.latents, s.tile, ld, rows)
 	for g := piece * e.heads / e.headPieces; g < (piece+1)*e.heads/e.headPieces; g++ {
 		k := e.k[(g*e.rowsCap+at)*e.ldk:]
 		v := e.v[(g*e.rowsCap+at)*e.ldv:]
-		p.mul(p.layer.w.k, e.head0+g, k, e.ldk, &s.act, rows, 0, c.Nope)
-		p.mul(p.layer.w.uv, e.head0+g, v, e.ldv, &s.act, rows, 0, c.V)
+		p.layer.w.k.MulPanels(e.head0+g, k, e.ldk, &s.latents, rows, 0, c.Nope)
+		p.layer.w.uv.MulPanels(e.head0+g, v, e.ldv, &s.latents, rows, 0, c.V)
 		for i := range rows {
 			copy(k[i*e.ldk+c.Nope:][:c.Rope], s.tile[i*ld+c.Latent:width+i*ld])
 		}
@@ -201,16 +201,16 @@ func (p *Plan) expandPairs(s *scratch, k0, rows, piece int) {
 	for i := range rows {
 		simd.WidenBF16(s.tile[i*ld:], s.pairX[i*ld16:][:c.Latent])
 	}
-	p.activate(&s.act, p.layer.w.uv, s.tile, ld, rows, c.Latent, c.ActBlockLatent)
+	p.layer.w.uv.Activate(&s.latents, s.tile, ld, rows)
 	at := k0 - e.base
 	for g := piece * e.heads / e.headPieces; g < (piece+1)*e.heads/e.headPieces; g++ {
 		k := e.pk[(g*e.rowsCap+at)*e.ldk:]
-		p.mul(p.layer.w.k, e.head0+g, s.xs, c.Nope, &s.act, rows, 0, c.Nope)
+		p.layer.w.k.MulPanels(e.head0+g, s.xs, c.Nope, &s.latents, rows, 0, c.Nope)
 		for i := range rows {
 			simd.NarrowValueBF16(k[i*e.ldk:], s.xs[i*c.Nope:][:c.Nope])
 			copy(k[i*e.ldk+c.Nope:][:c.Rope], s.pairX[i*ld16+c.Latent:])
 		}
-		p.mul(p.layer.w.uv, e.head0+g, s.ys, c.V, &s.act, rows, 0, c.V)
+		p.layer.w.uv.MulPanels(e.head0+g, s.ys, c.V, &s.latents, rows, 0, c.V)
 		for i := range rows {
 			simd.NarrowValueBF16(s.pairValue[i*ldval:], s.ys[i*c.V:][:c.V])
 		}

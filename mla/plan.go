@@ -1,12 +1,14 @@
 package mla
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"runtime"
 	"sync/atomic"
 
+	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/internal/mem"
 	"github.com/lamina-ml/lamina/kvpaged"
 	"github.com/lamina-ml/lamina/simd"
@@ -178,10 +180,14 @@ type scratch struct {
 	q     []float32 // [queryRows/Lanes][N+P][Lanes] packed queries of one head
 	qrow  []float32 // [queryRows][N+P] the same before packing; of Core.Prefill [prefillRows][stride(d_qk)]
 
-	alpha, lse, top, sink []float32  // per row
-	lo, hi, rowLo, rowHi  []int32    // visible keys per row: in the tile, in the sequence
-	act                   activation // of at most tileKeys rows
-	picked                []int32    // [tileKeys] rows that a list selects
+	alpha, lse, top, sink []float32 // per row
+	lo, hi, rowLo, rowHi  []int32   // visible keys per row: in the tile, in the sequence
+	picked                []int32   // [tileKeys] rows that a list selects
+
+	// Activations of the products, used in turn, in one memory: [gatherTokens][N] for w_uk, and for
+	// w_k and w_uv [tileKeys][R].
+	queries, latents fp8.Activation
+	activations      []float32
 
 	// of the second arithmetic
 	pairX     []uint16  // [tileKeys][stride16(C)] cache rows
@@ -277,7 +283,21 @@ func newPlan(cfg Config, l *Layer, lim Limits, pool *Pool) (*Plan, error) {
 	runtime.AddCleanup(p, func(b *mem.Block) { b.Free() }, p.mem)
 	c = cutter{left: mem.Cast[float32](p.mem.Bytes())}
 	p.cut(&c)
+	for i := range p.scratch {
+		if err := p.scratch[i].initActivations(&cfg, l); err != nil {
+			p.mem.Free()
+			return nil, err
+		}
+	}
 	return p, nil
+}
+
+// initActivations makes the activations of a layer's products; a core has none.
+func (s *scratch) initActivations(cfg *Config, l *Layer) error {
+	if l == nil {
+		return nil
+	}
+	return cmp.Or(s.queries.Init(cfg.queryActivations(), s.activations), s.latents.Init(cfg.latentActivations(), s.activations))
 }
 
 // cut lays out the workspace.
@@ -304,11 +324,13 @@ func (p *Plan) cut(c *cutter) {
 		} else {
 			s.qrow = c.cut(rows * d)
 		}
+		if p.layer != nil {
+			s.activations = c.cut(max(cfg.queryActivations().Floats(), cfg.latentActivations().Floats()))
+		}
 		if cfg.Arithmetic == BF16 {
 			s.cutPairs(c, &cfg, rows, d, v)
 		} else {
 			s.q = c.cut(rows * d)
-			s.act.lifted = c.cut(tileKeys * stride(max(cfg.Nope, cfg.Latent)))
 		}
 		for _, f := range []*[]float32{&s.alpha, &s.lse, &s.top, &s.sink} {
 			*f = c.cut(max(rowsCap, rows))
@@ -320,10 +342,6 @@ func (p *Plan) cut(c *cutter) {
 			*f = make([]int32, max(rowsCap, rows))
 		}
 		s.picked = make([]int32, tileKeys)
-		if k := max(cfg.Nope, cfg.Latent); cfg.ActQuant == ActDynamic {
-			s.act.codes = make([]byte, tileKeys*k)
-			s.act.scales = make([]float32, tileKeys*k) // groups of 1 at worst
-		}
 	}
 	p.abs.cut(p, c)
 	p.exp.cut(p, c)
@@ -331,7 +349,6 @@ func (p *Plan) cut(c *cutter) {
 
 // cutPairs lays out what the second arithmetic needs, for rows queries of d values, and values of so many.
 func (s *scratch) cutPairs(c *cutter, cfg *Config, rows, d, values int) {
-	s.act.halves = c.cut16(tileKeys * stride16(max(cfg.Nope, cfg.Latent)))
 	s.pairX = c.cut16(tileKeys * stride16(cfg.Width()))
 	s.pairV = c.cut16(tileKeys * max(stride(cfg.Latent), stride(askCols)))
 	s.pairP = c.cut16(tileKeys * stride(rowsCap))

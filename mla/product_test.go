@@ -20,11 +20,9 @@ func headMatrices(t *testing.T, m *made) (uk, k, uv []fp8.Matrix) {
 		at := h * (c.Nope + c.V)
 		key, err := m.kvb.Slice(at, at+c.Nope)
 		require.NoError(t, err)
-		turned, err := key.Transpose()
-		require.NoError(t, err)
 		value, err := m.kvb.Slice(at+c.Nope, at+c.Nope+c.V)
 		require.NoError(t, err)
-		uk, k, uv = append(uk, turned), append(k, key), append(uv, value)
+		uk, k, uv = append(uk, key.Transpose()), append(k, key), append(uv, value)
 	}
 	return uk, k, uv
 }
@@ -39,16 +37,7 @@ func productOf(t *testing.T, a mla.Arithmetic, ms []fp8.Matrix, step, group int,
 	heads := len(ms)
 	y := make([]float32, rows*heads*w.N())
 	s := fp8.Shape{M: rows, LdX: heads * w.K(), StrideX: w.K(), LdY: heads * w.N(), StrideY: w.N()}
-	switch {
-	case group > 0 && a == mla.BF16:
-		err = w.MulQuantBF16(context.Background(), nil, y, fp8.RowsF32(x), s, group)
-	case group > 0:
-		err = w.MulQuant(context.Background(), nil, y, fp8.RowsF32(x), s, group)
-	case a == mla.BF16:
-		err = w.MulBF16(context.Background(), nil, y, fp8.RowsF32(x), s)
-	default:
-		err = w.Mul(context.Background(), nil, y, fp8.RowsF32(x), s)
-	}
+	err = w.Mul(context.Background(), nil, y, fp8.RowsF32(x), s, fp8.Product{Compute: fp8.Compute(a), Group: group})
 	require.NoError(t, err)
 	return y
 }

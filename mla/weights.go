@@ -107,9 +107,9 @@ func (w Weights) heads(c Config) (k, uk, uv []fp8.Matrix, err error) {
 		}
 	}
 	if uk = w.UK; uk == nil {
-		uk, err = transposed("K", k)
+		uk = transposed(k)
 	} else if err = wantHeads("UK", uk, c.Heads, c.Latent, c.Nope); err == nil && k == nil {
-		k, err = transposed("UK", uk)
+		k = transposed(uk)
 	}
 	if err == nil {
 		err = wantHeads("UV", w.UV, c.Heads, c.V, c.Latent)
@@ -136,20 +136,15 @@ func splitKVB(c Config, m fp8.Matrix) (k, uk, uv []fp8.Matrix, err error) {
 		}
 		k, uv = append(k, kh), append(uv, vh)
 	}
-	uk, err = transposed("KVB", k)
-	return k, uk, uv, err
+	return k, transposed(k), uv, nil
 }
 
-func transposed(name string, ms []fp8.Matrix) ([]fp8.Matrix, error) {
+func transposed(ms []fp8.Matrix) []fp8.Matrix {
 	out := make([]fp8.Matrix, len(ms))
 	for h, m := range ms {
-		t, err := m.Transpose()
-		if err != nil {
-			return nil, fmt.Errorf("%w: %s: head %d: %w", ErrWeights, name, h, err)
-		}
-		out[h] = t
+		out[h] = m.Transpose()
 	}
-	return out, nil
+	return out
 }
 
 func wantHeads(name string, ms []fp8.Matrix, heads, rows, cols int) error {

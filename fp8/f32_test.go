@@ -17,8 +17,8 @@ import (
 // kernels are both ways to read a code, by whether it is the one of binary16.
 var kernels = map[string]bool{"words": false, "halves": true}
 
-// Which weights have the product, as documented.
-func TestLifts(t *testing.T) {
+// Which weights are decoded in registers.
+func TestDecodes(t *testing.T) {
 	r := newRand(61)
 	for _, c := range []struct {
 		elem    fp8.Elem
@@ -39,15 +39,15 @@ func TestLifts(t *testing.T) {
 		p := product{m: 3, x: normal(r, 3*c.k, 1)}
 		p.ms = []fp8.Matrix{someMatrix(t, r, c.elem, c.kind, 19, c.k, 7, c.cols)}
 		w := p.pack(t)
-		assert.Equal(t, c.want, w.Lifts(), "%+v", c)
-		assert.Equal(t, c.want, w.Lift(make([]float32, len(p.x)), c.k, p.x, c.k, p.m), "%+v", c)
+		assert.Equal(t, c.want, fp8.Decodes(w), "%+v", c)
+		assert.Equal(t, c.want, fp8.Prescaled(p.activated(t, w, fp8.Product{}, 0)), "%+v", c)
 		kerneltest.Equal(t, p.want(simd.Fma), p.got(t, nil), "%+v", c)
 	}
 }
 
-// Numbers of rows, outputs, k and steps that take every path, on both kernels: Mul
-// and MulLifted give the bits of the definition, which are those of MulPanels.
-func TestMulLifted(t *testing.T) {
+// Numbers of rows, outputs, k and steps that take every path, on both kernels: Mul and MulPanels give
+// the bits of the definition, also from rows that other weights of the same K have left as they are.
+func TestMulDecoded(t *testing.T) {
 	r := newRand(62)
 	sizes := [][3]int{{1, 70, 280}, {2, 1, 4}, {3, 33, 1000}, {5, 16, 256}, {13, 100, 36}, {17, 31, 64}, {75, 17, 40}, {4, 800, 16}, {19, 20, 5600}, {7, 17, 17000}}
 	if testing.Short() {
@@ -59,24 +59,25 @@ func TestMulLifted(t *testing.T) {
 			p := product{m: m, step: max(step, 16), x: normal(r, m*k, 1)}
 			p.ms = []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", n, k, 7, p.step)}
 			w, want := p.pack(t), p.want(simd.Fma)
-			require.True(t, w.Lifts())
+			require.True(t, fp8.Decodes(w))
 			name := fmt.Sprintf("[%d, %d, %d], step %d", m, n, k, step)
 			y := make([]float32, m*n)
-			w.MulPanels(0, y, n, p.x, k, m, 0, n)
+			other := product{ms: []fp8.Matrix{someMatrix(t, r, fp8.ElemBF16, "none", 1, k, 0, 0)}}.pack(t)
+			w.MulPanels(0, y, n, p.activated(t, other, fp8.Product{}, 0), m, 0, n)
 			kerneltest.Equal(t, want, y, "MulPanels %s", name)
 			for kernel, half := range kernels {
 				fp8.UseHalf(w, half)
 				fill(y, float32(math.NaN()))
-				require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()))
+				require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}))
 				kerneltest.Equal(t, want, y, "%s, %s", name, kernel)
 
-				lifted, ld := make([]float32, m*(k+3)), k+3
-				require.True(t, w.Lift(lifted, ld, p.x, k, m))
+				a := p.activated(t, w, fp8.Product{}, 0)
+				require.True(t, fp8.Prescaled(a))
 				n0 := n / 2 / simd.Lanes * simd.Lanes
 				width := n - n0
 				part := make([]float32, m*(width+2))
 				fill(part, -77)
-				w.MulLifted(0, part, width+2, lifted, ld, m, n0, n)
+				w.MulPanels(0, part, width+2, a, m, n0, n)
 				for i := range m {
 					kerneltest.Equal(t, want[i*n+n0:][:width], part[i*(width+2):][:width], "%s, %s, columns from %d, row %d", name, kernel, n0, i)
 					require.Equal(t, []float32{-77, -77}, part[i*(width+2)+width:][:2], "beyond")
@@ -143,11 +144,11 @@ func TestMulLongSums(t *testing.T) {
 		p := product{m: m, x: normal(r, m*k, 1)}
 		p.ms = []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", n, k, 7, step)}
 		w, want, y := p.pack(t), p.want(simd.Fma), make([]float32, m*n)
-		require.True(t, w.Lifts())
+		require.True(t, fp8.Decodes(w))
 		for kernel, half := range map[string]bool{"GemmE4M3": false, "GemmE4M3Half": true} {
 			fp8.UseHalf(w, half)
 			fill(y, float32(math.NaN()))
-			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()))
+			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}))
 			kerneltest.Equal(t, want, y, "%s, step %d", kernel, step)
 		}
 		kerneltest.Equal(t, p.wantPairs(simd.Fma), p.gotPairs(t, nil, 0), "pairs, step %d", step)
@@ -180,9 +181,9 @@ func TestPieceCalls(t *testing.T) {
 	require.Equal(t, 64, fp8.PieceRows(64, 1<<19, simd.Lanes, 256))
 }
 
-// Activations at the limits of what can be lifted and beyond, which a NaN or an
-// infinity among the results of lifting tells: the same bits, whatever they are.
-func TestMulLiftedExtremes(t *testing.T) {
+// Activations at the limits of what can be multiplied by the power of two and beyond, which a NaN or
+// an infinity among the results tells: the same bits, whatever they are.
+func TestMulDecodedExtremes(t *testing.T) {
 	r := newRand(63)
 	const m, n, k, step = 7, 35, 272, 64
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
@@ -198,9 +199,9 @@ func TestMulLiftedExtremes(t *testing.T) {
 		return func(x []float32) { copy(x, normal(r, len(x), size)) }
 	}
 	for _, c := range []struct {
-		name   string
-		lifted bool // by both kernels
-		set    func(x []float32)
+		name  string
+		exact bool // for both kernels
+		set   func(x []float32)
 	}{
 		{"1e-45", true, sized(1e-45)},
 		{"1e-38", true, sized(1e-38)},
@@ -219,21 +220,21 @@ func TestMulLiftedExtremes(t *testing.T) {
 		c.set(p.x)
 		p.ms = []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "f32", n, k, 5, step)}
 		w, want := p.pack(t), p.want(kerneltest.BigFma)
-		lifted := true
+		exact := true
 		for kernel, half := range kernels {
 			fp8.UseHalf(w, half)
-			lifted = w.Lift(make([]float32, m*k), k, p.x, k, m) && lifted
+			exact = fp8.Prescaled(p.activated(t, w, fp8.Product{}, 0)) && exact
 			y := make([]float32, m*n)
-			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()))
+			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}))
 			kerneltest.Equal(t, want, y, "%s, %s", c.name, kernel)
 		}
-		assert.Equal(t, c.lifted, lifted, "%s", c.name)
+		assert.Equal(t, c.exact, exact, "%s", c.name)
 	}
 }
 
 // Every code but the NaNs is read alike by both kernels; a NaN code takes the
 // product away from all matrices packed with it, and their bits stay.
-func TestMulLiftedCodes(t *testing.T) {
+func TestMulDecodedCodes(t *testing.T) {
 	r := newRand(64)
 	const m, n, k = 3, 4, 256
 	codes := make([]byte, n*k)
@@ -252,37 +253,37 @@ func TestMulLiftedCodes(t *testing.T) {
 	for _, ms := range [][]fp8.Matrix{{finite}, {broken}, {finite, broken}} {
 		p := product{ms: ms, m: m, x: normal(r, len(ms)*m*k, 1)}
 		w, want := p.pack(t), p.want(simd.Fma)
-		assert.Equal(t, len(ms) == 1 && ms[0].Code(2, 100) == ms[0].Code(2, 100), w.Lifts())
+		assert.Equal(t, len(ms) == 1 && ms[0].Code(2, 100) == ms[0].Code(2, 100), fp8.Decodes(w))
 		for kernel, half := range kernels {
 			fp8.UseHalf(w, half)
 			y := make([]float32, len(want))
-			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape()))
+			require.NoError(t, w.Mul(nil, nil, y, fp8.RowsF32(p.x), p.shape(), fp8.Product{}))
 			kerneltest.Equal(t, want, y, "%d matrices, %s", len(ms), kernel)
 		}
 	}
 }
 
-// bf16 and f16 rows are widened and lifted in place; those too large are not.
-func TestMulLiftedNarrowRows(t *testing.T) {
+// bf16 and f16 rows are widened and multiplied in place; those too large are not.
+func TestMulDecodedNarrowRows(t *testing.T) {
 	r := newRand(65)
 	const m, n, k = 35, 20, 260
 	for _, size := range []float64{1, 1e4} {
 		p := product{m: m, x: normal(r, m*k, size)}
 		p.ms = []fp8.Matrix{someMatrix(t, r, fp8.ElemE4M3, "bf16", n, k, 8, 20)}
 		w := p.pack(t)
-		require.True(t, w.Lifts())
+		require.True(t, fp8.Decodes(w))
 		halves := make([]uint16, len(p.x))
 		for _, x := range []fp8.Rows{fp8.RowsBF16(halves), fp8.RowsF16(halves)} {
 			x.Narrow(0, p.x)
 			x.Widen(p.x, 0, len(p.x))
 			y := make([]float32, m*n)
-			require.NoError(t, w.Mul(nil, nil, y, x, p.shape()))
+			require.NoError(t, w.Mul(nil, nil, y, x, p.shape(), fp8.Product{}))
 			kerneltest.Equal(t, p.want(simd.Fma), y, "%v of size %v", x.Kind(), size)
 		}
 	}
 }
 
-func TestMulLiftedAllocs(t *testing.T) {
+func TestMulDecodedAllocs(t *testing.T) {
 	r := newRand(66)
 	pool := workpool.New(3)
 	defer pool.Close()
@@ -291,16 +292,16 @@ func TestMulLiftedAllocs(t *testing.T) {
 	for _, x := range []fp8.Rows{fp8.RowsF32(p.x), fp8.RowsBF16(halves)} {
 		for name, pool := range map[string]*fp8.Pool{"no pool": nil, "3 workers": pool} {
 			assert.Zero(t, testing.AllocsPerRun(50, func() {
-				if err := w.Mul(nil, pool, y, x, p.shape()); err != nil {
+				if err := w.Mul(nil, pool, y, x, p.shape(), fp8.Product{}); err != nil {
 					t.Error(err)
 				}
 			}), "Mul of %v, %s", x.Kind(), name)
 		}
 	}
-	lifted := make([]float32, len(p.x))
+	a := p.activated(t, w, fp8.Product{}, 0)
+	require.True(t, fp8.Prescaled(a))
 	assert.Zero(t, testing.AllocsPerRun(50, func() {
-		if w.Lift(lifted, 40, p.x, 40, 2) {
-			w.MulLifted(0, y, 50, lifted, 40, 2, 0, 50)
-		}
-	}), "MulLifted")
+		w.Activate(a, p.x, 40, 2)
+		w.MulPanels(0, y, 50, a, 2, 0, 50)
+	}), "MulPanels")
 }

@@ -71,7 +71,7 @@ func within(want float64, name string, than ...Spec) bar {
 
 // bars are what a work should reach on one thread and on two.
 func (s Spec) bars(c class) (one, two bar) {
-	if s.Arithmetic == mla.BF16 {
+	if s.Arithmetic == mla.ComputeBF16 {
 		return s.pairBars(c)
 	}
 	switch s.Op {
@@ -137,7 +137,7 @@ func (s Spec) gemmBars(c class) (one, two bar) {
 // peak of f32, and of what f32 takes.
 func (s Spec) pairBars(c class) (one, two bar) {
 	first := s
-	first.Arithmetic = mla.F32
+	first.Arithmetic = mla.ComputeF32
 	switch {
 	case c != paired:
 		return bar{}, bar{}
@@ -311,7 +311,7 @@ func (r *Report) works() (all []Spec) {
 	for _, s := range Table() {
 		_, one := r.row(s, 1)
 		_, many := r.row(s, r.Machine.Threads)
-		if s.Arithmetic == mla.F32 || r.Machine.class() == paired || one || many {
+		if s.Arithmetic == mla.ComputeF32 || r.Machine.class() == paired || one || many {
 			all = append(all, s)
 		}
 	}

@@ -92,7 +92,7 @@ func benchName(s bench.Spec) string {
 		key("weights", "f32")
 		key("rival", s.Rival)
 	}
-	if s.Arithmetic != mla.F32 {
+	if s.Arithmetic != mla.ComputeF32 {
 		key("arithmetic", s.Arithmetic)
 	}
 	key("threads", s.Threads)
@@ -110,7 +110,7 @@ func TestBenchName(t *testing.T) {
 		"heads=128/ctx=7/tokens=7/kv=bf16/threads=1":             {Op: bench.Layer, Model: m, Ctx: 7, Batch: 1, Tokens: 7, Threads: 1},
 		"m=2/n=3/k=5/weights=fp8_e4m3/threads=1":                 {Op: bench.Gemm, M: 2, N: 3, K: 5, Threads: 1},
 		"m=2/n=3/k=5/batch=7/weights=fp8_e4m3/threads=1":         {Op: bench.Gemm, M: 2, N: 3, K: 5, Batch: 7, Threads: 1},
-		"m=2/n=3/k=5/weights=fp8_e4m3/arithmetic=bf16/threads=1": {Op: bench.Gemm, M: 2, N: 3, K: 5, Arithmetic: mla.BF16, Threads: 1},
+		"m=2/n=3/k=5/weights=fp8_e4m3/arithmetic=bf16/threads=1": {Op: bench.Gemm, M: 2, N: 3, K: 5, Arithmetic: mla.ComputeBF16, Threads: 1},
 		"m=2/n=3/k=5/weights=f32/rival=gonum/threads=1":          {Op: bench.Gemm, M: 2, N: 3, K: 5, Rival: bench.Gonum, Threads: 1},
 	} {
 		require.Equal(t, want+"/simd="+simd.Level(), benchName(s))
@@ -160,7 +160,7 @@ func runOne(b *testing.B, s bench.Spec, peak float64) {
 	gflops := s.Flops() / seconds / 1e9
 	b.ReportMetric(gflops, "GFLOP/s")
 	unit := "%peak"
-	if gflops > 1.05*peak && s.Arithmetic == mla.F32 {
+	if gflops > 1.05*peak && s.Arithmetic == mla.ComputeF32 {
 		unit = "?%peak" // which cannot be: the machine was busy when its peak was measured
 	}
 	b.ReportMetric(100*gflops/peak, unit)

@@ -48,7 +48,7 @@ func (l *Lab) blockOf(s Spec) (*blockWeights, mla.BlockConfig, mla.BlockWeights,
 			w.qa = stored{b.QA}
 		}
 		cfg := of.Config
-		cfg.Core.Arithmetic = s.Arithmetic
+		cfg.Core.Compute = s.Arithmetic
 		return w, cfg, b, nil
 	}
 	m := s.Model
@@ -80,11 +80,11 @@ func (l *Lab) blockOf(s Spec) (*blockWeights, mla.BlockConfig, mla.BlockWeights,
 	return w, mla.BlockConfig{Core: core, Hidden: m.Hidden, QLora: m.QLora}, b, nil
 }
 
-// blockForward is a whole BlockPlan.Forward over a batch of sequences.
+// blockForward is a whole Block.Forward over a batch of sequences.
 type blockForward struct {
 	store
 	w                  *blockWeights
-	plan               *mla.BlockPlan
+	ws                 *mla.Workspace
 	hidden, out, freqs []float32
 	tamper             func([]float32)
 }
@@ -106,7 +106,7 @@ func (l *Lab) openBlock(s Spec) (Workload, error) {
 	f.out = placed[float32](&f.arena, s.tokens()*s.Model.Hidden)
 	if err = f.open(s.Tokens); err == nil {
 		f.batch.Freqs = mla.RowsF32(f.freqs)
-		f.plan, err = w.block.Plan(mla.Limits{Tokens: s.tokens(), Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
+		f.ws, err = mla.NewWorkspace(mla.Limits{Tokens: s.tokens(), Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads), w.block)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -115,15 +115,15 @@ func (l *Lab) openBlock(s Spec) (Workload, error) {
 }
 
 func (f *blockForward) Run(ctx context.Context) error {
-	return f.plan.Forward(ctx, mla.RowsF32(f.out), mla.RowsF32(f.hidden), f.batch)
+	return f.w.block.Forward(ctx, f.ws, mla.RowsF32(f.out), mla.RowsF32(f.hidden), f.batch)
 }
 
-func (f *blockForward) Memory() int64 { return f.w.block.Bytes() + f.plan.Bytes() + f.bytes() }
+func (f *blockForward) Memory() int64 { return f.w.block.Bytes() + f.ws.Bytes() + f.bytes() }
 
 func (f *blockForward) Close() error {
 	var err error
-	if f.plan != nil {
-		err = f.plan.Close()
+	if f.ws != nil {
+		err = f.ws.Close()
 	}
 	return errors.Join(err, f.close())
 }
@@ -218,7 +218,7 @@ func plus(x []float64, bias []float32) []float64 {
 func (f *blockForward) checkRow(c *oracle.Call, kv []float64, t, seq, pos int) error {
 	want := c.CacheRow(plus(kv, f.w.kvaBias), pos)
 	rel, abs := storedError(f.spec.KV, largest(want))
-	if f.spec.Arithmetic == mla.BF16 && f.spec.Weights != nil { // which may not be bf16, or of groups that are folded
+	if f.spec.Arithmetic == mla.ComputeBF16 && f.spec.Weights != nil { // which may not be bf16, or of groups that are folded
 		abs += pairBound * largest(want)
 	}
 	for i, x := range f.fetch()(seq, pos) {

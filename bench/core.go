@@ -16,6 +16,7 @@ type core struct {
 	value  int // d_v
 	scale  float32
 	core   *mla.Core
+	ws     *mla.Workspace
 	q, out []float32
 	sparse *mla.SparseDecodeArgs // nil: dense
 	chosen []int                 // [T][keys] positions behind sparse.Indices
@@ -41,8 +42,11 @@ func (l *Lab) openCore(s Spec) (Workload, error) {
 	c.out = placed[float32](&c.arena, s.tokens()*m.Heads*value)
 	if err = c.open(0); err == nil {
 		c.core, err = mla.NewCore(
-			mla.CoreConfig{Heads: m.Heads, Width: width, V: value, Scale: c.scale, Arithmetic: s.Arithmetic},
-			mla.Limits{Tokens: s.tokens(), Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
+			mla.CoreConfig{Heads: m.Heads, Width: width, V: value, Scale: c.scale, Compute: s.Arithmetic},
+		)
+	}
+	if err == nil {
+		c.ws, err = mla.NewWorkspace(mla.Limits{Tokens: s.tokens(), Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads), c.core)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -82,9 +86,9 @@ func (c *core) choose() {
 func (c *core) Run(ctx context.Context) error {
 	out, q := mla.RowsF32(c.out), mla.RowsF32(c.q)
 	if c.sparse != nil {
-		return c.core.SparseDecode(ctx, out, q, c.sparse)
+		return c.core.SparseDecode(ctx, c.ws, out, q, c.sparse)
 	}
-	return c.core.Decode(ctx, out, q, c.batch)
+	return c.core.Decode(ctx, c.ws, out, q, c.batch)
 }
 
 // visible lists the positions that new token t attends over.
@@ -124,13 +128,13 @@ func (c *core) Memory() int64 {
 	if c.sparse != nil {
 		indices = 4 * len(c.sparse.Indices)
 	}
-	return c.core.Bytes() + c.bytes() + int64(indices)
+	return c.ws.Bytes() + c.bytes() + int64(indices)
 }
 
 func (c *core) Close() error {
 	var err error
-	if c.core != nil {
-		err = c.core.Close()
+	if c.ws != nil {
+		err = c.ws.Close()
 	}
 	return errors.Join(err, c.close())
 }

@@ -3,7 +3,7 @@
 // time.
 //
 //	Options ── Specs ──> Spec, one row of the table
-//	                       │ Lab.Open: weights, cache, plan (seeded, made here)
+//	                       │ Lab.Open: weights, cache, workspace (seeded, made here)
 //	                       v
 //	   Machine          Workload ── Run, timed ── Check against internal/oracle
 //	FMA, caches, DRAM      │
@@ -28,8 +28,8 @@
 //
 // The operations:
 //
-//	layer          a whole Plan.Forward: norm, rope, store, products, attention
-//	block          a whole BlockPlan.Forward: projections of hidden states, the layer, o_proj
+//	layer          a whole Layer.Forward: norm, rope, store, products, attention
+//	block          a whole Block.Forward: projections of hidden states, the layer, o_proj
 //	decode         Core.Decode, attention in the absorbed form: scores, softmax, values, merge
 //	sparse_decode  Core.SparseDecode, the same over rows that index lists choose
 //	prefill        Core.Prefill, attention in the expanded form: causal, on a prompt whose keys

@@ -10,11 +10,11 @@ import (
 	"github.com/lamina-ml/lamina/mla"
 )
 
-// forward is a whole Plan.Forward over a batch of sequences.
+// forward is a whole Layer.Forward over a batch of sequences.
 type forward struct {
 	store
 	w                 *layerWeights
-	plan              *mla.Plan
+	ws                *mla.Workspace
 	q, kv, out, freqs []float32
 	tamper            func([]float32)
 }
@@ -38,7 +38,7 @@ func (l *Lab) openForward(s Spec) (Workload, error) {
 	}
 	if err = f.open(s.Tokens); err == nil {
 		f.batch.Freqs = mla.RowsF32(f.freqs)
-		f.plan, err = w.layer.Plan(mla.Limits{Tokens: tokens, Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
+		f.ws, err = mla.NewWorkspace(mla.Limits{Tokens: tokens, Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads), w.layer)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -47,15 +47,15 @@ func (l *Lab) openForward(s Spec) (Workload, error) {
 }
 
 func (f *forward) Run(ctx context.Context) error {
-	return f.plan.Forward(ctx, mla.RowsF32(f.out), mla.RowsF32(f.q), mla.RowsF32(f.kv), f.batch)
+	return f.w.layer.Forward(ctx, f.ws, mla.RowsF32(f.out), mla.RowsF32(f.q), mla.RowsF32(f.kv), f.batch)
 }
 
-func (f *forward) Memory() int64 { return f.w.layer.Bytes() + f.plan.Bytes() + f.bytes() }
+func (f *forward) Memory() int64 { return f.w.layer.Bytes() + f.ws.Bytes() + f.bytes() }
 
 func (f *forward) Close() error {
 	var err error
-	if f.plan != nil {
-		err = f.plan.Close()
+	if f.ws != nil {
+		err = f.ws.Close()
 	}
 	return errors.Join(err, f.close())
 }

@@ -107,7 +107,7 @@ const pairBound = 0x1p-8
 // value, as well, and again for a block, which rounds the low-rank query and the outputs of
 // the heads besides.
 func (s Spec) bound(size, f32 float64) float64 {
-	if s.Arithmetic == mla.F32 {
+	if s.Arithmetic == mla.ComputeF32 {
 		return f32
 	}
 	bound := pairBound * size
@@ -125,7 +125,7 @@ func (s Spec) bound(size, f32 float64) float64 {
 
 // data makes x what the arithmetic takes without an error.
 func (s Spec) data(x []float32) []float32 {
-	if s.Arithmetic == mla.BF16 {
+	if s.Arithmetic == mla.ComputeBF16 {
 		asBF16(x)
 	}
 	return x
@@ -160,7 +160,7 @@ func (a *arena) floats(x []float32) []float32 {
 
 // rows is x in a, in the type of the arithmetic.
 func (a *arena) rows(of Spec, x []float32) mla.Rows {
-	if of.Arithmetic != mla.BF16 {
+	if of.Arithmetic != mla.ComputeBF16 {
 		return mla.RowsF32(a.floats(x))
 	}
 	y := placed[uint16](a, len(x))
@@ -181,7 +181,7 @@ func (a *arena) free() error {
 
 // valueBytes is the size of a value in the type of the arithmetic.
 func (s Spec) valueBytes() int {
-	if s.Arithmetic == mla.BF16 {
+	if s.Arithmetic == mla.ComputeBF16 {
 		return 2
 	}
 	return 4
@@ -265,12 +265,12 @@ func (l *Lab) layer(s Spec) (*layerWeights, error) {
 func (l *Lab) innerOf(s Spec) (mla.Config, mla.Weights, inner, error) {
 	if w := s.Weights; w != nil {
 		cfg := w.Config.Core
-		cfg.Arithmetic = s.Arithmetic
+		cfg.Compute = s.Arithmetic
 		return cfg, w.Block.Core, w.inner(), nil
 	}
 	m := s.Model
 	cfg := m.config()
-	cfg.Arithmetic = s.Arithmetic
+	cfg.Compute = s.Arithmetic
 	r := rng(l.seed)
 	gamma := r.gamma(m.Latent)
 	kvb := r.codedMatrix(m.Heads*(m.Nope+m.V), m.Latent)

@@ -119,7 +119,7 @@ func (m *meter) doubted(s Spec, name string) {
 
 // pairwise reports whether a row has its share of the peak of multiply-adds and is bounded by that of pairs.
 func pairwise(arithmetic, limit string) bool {
-	return arithmetic == mla.BF16.String() && limit == limitFMA
+	return arithmetic == mla.ComputeBF16.String() && limit == limitFMA
 }
 
 // beyond reports whether a row does more than its limit by more than measuring explains: rows of

@@ -164,7 +164,7 @@ func TestShareAboveTheLimit(t *testing.T) {
 
 	// Pairs do twice as much as the limit of their rows, and no more than pairs can.
 	m, asked = fakeMeter(2, quiet())
-	s.Arithmetic = mla.BF16
+	s.Arithmetic = mla.ComputeBF16
 	share, _, doubtful = m.share(s, 1e6, 1<<40, at(185))
 	assert.InDelta(t, 1.85, share, 1e-9)
 	assert.False(t, doubtful)

@@ -17,6 +17,7 @@ type prefill struct {
 	spec     Spec
 	width    int // d_qk
 	core     *mla.Core
+	ws       *mla.Workspace
 	q, out   mla.Rows // [T][h][d_qk], [T][h][d_v]
 	k, v     mla.Rows // [h][S][d], rows ldK and ldV apart
 	ldK, ldV int
@@ -45,8 +46,11 @@ func (l *Lab) openPrefill(s Spec) (Workload, error) {
 	err := p.arena.err
 	if err == nil {
 		p.core, err = mla.NewCore(
-			mla.CoreConfig{Heads: m.Heads, Width: p.width, V: m.V, Scale: p.scale, Arithmetic: s.Arithmetic},
-			mla.Limits{Tokens: keys, Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads))
+			mla.CoreConfig{Heads: m.Heads, Width: p.width, V: m.V, Scale: p.scale, Compute: s.Arithmetic},
+		)
+	}
+	if err == nil {
+		p.ws, err = mla.NewWorkspace(mla.Limits{Tokens: keys, Seqs: s.Batch, Context: s.Ctx}, l.pool(s.Threads), p.core)
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.arena.free())
@@ -62,7 +66,7 @@ func (s Spec) oddLines(n int) int {
 }
 
 func (p *prefill) Run(ctx context.Context) error {
-	return p.core.Prefill(ctx, p.out, p.q, p.k, p.v, &p.args)
+	return p.core.Prefill(ctx, p.ws, p.out, p.q, p.k, p.v, &p.args)
 }
 
 // Check compares sampled rows within the bound of attention alone.
@@ -99,7 +103,7 @@ func part(x mla.Rows, at, n int) []float32 {
 }
 
 func (p *prefill) Memory() int64 {
-	return p.core.Bytes() + int64(p.spec.valueBytes())*int64(p.k.Len()+p.v.Len())
+	return p.ws.Bytes() + int64(p.spec.valueBytes())*int64(p.k.Len()+p.v.Len())
 }
 func (p *prefill) RowBytes() int { return 0 }
-func (p *prefill) Close() error  { return errors.Join(p.core.Close(), p.arena.free()) }
+func (p *prefill) Close() error  { return errors.Join(p.ws.Close(), p.arena.free()) }

@@ -74,7 +74,7 @@ func (p *product) open(l *Lab, s Spec) (err error) {
 func (p *product) Run(ctx context.Context) error {
 	s := p.spec
 	return p.packed.Mul(ctx, p.pool, p.y, fp8.RowsF32(p.x), fp8.Shape{M: s.M, LdX: s.K, LdY: s.N, StrideX: s.M * s.K},
-		fp8.Product{Compute: fp8.Compute(s.Arithmetic)})
+		fp8.Product{Compute: s.Arithmetic})
 }
 
 func (p *product) Memory() int64 { return p.packed.Bytes() }
@@ -95,7 +95,7 @@ type rival struct {
 }
 
 func (l *Lab) openRival(s Spec) (Workload, error) {
-	if s.Rival != Gonum || s.Batch > 1 || s.Arithmetic != mla.F32 {
+	if s.Rival != Gonum || s.Batch > 1 || s.Arithmetic != mla.ComputeF32 {
 		return nil, fmt.Errorf("rival %q of %d products in %v, want %q of one in f32", s.Rival, s.products(), s.Arithmetic, Gonum)
 	}
 	o, err := l.operands(s)

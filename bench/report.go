@@ -35,7 +35,7 @@ type work struct {
 
 func (r Row) work() work {
 	if r.Arithmetic == "" { // a line without the field is about float32
-		r.Arithmetic = mla.F32.String()
+		r.Arithmetic = mla.ComputeF32.String()
 	}
 	return work{
 		op: r.Op, model: r.Model, kv: r.KV, rival: r.Rival, arithmetic: r.Arithmetic,

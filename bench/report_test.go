@@ -67,7 +67,7 @@ func table(t *testing.T, text string, s Spec) (line string, reached, all int) {
 func TestBars(t *testing.T) {
 	plain, codes := decodeOf("v3", 4096, kvpaged.BF16), decodeOf("v3", 4096, kvpaged.FP8Unit)
 	peak := plain.Flops() / 100e6 // ms at the peak of one thread
-	inBF16 := func(s Spec) Spec { s.Arithmetic = mla.BF16; return s }
+	inBF16 := func(s Spec) Spec { s.Arithmetic = mla.ComputeBF16; return s }
 	pairs, token, both := inBF16(plain), gemmOf(1, 16384, 512), round
 	both.SIMD = "avx512bf16"
 	measured := both

@@ -20,7 +20,7 @@ type Options struct {
 	Rows []Spec
 	Ops  []Op // of Rows and of combinations: no others are run
 	// Arithmetic is that of Rows and of combinations: no others are run.
-	Arithmetic []mla.Arithmetic
+	Arithmetic []mla.Compute
 	// Match, if not nil, leaves out all rows whose Spec.String it does not match.
 	Match *regexp.Regexp
 
@@ -54,7 +54,7 @@ type Options struct {
 // for who takes Rows away, are about a DeepSeek-V3 layer.
 func Defaults() Options {
 	return Options{
-		Rows: Table(), Ops: Ops(), Arithmetic: []mla.Arithmetic{mla.F32},
+		Rows: Table(), Ops: Ops(), Arithmetic: []mla.Compute{mla.ComputeF32},
 		Model: models[0], KV: []kvpaged.Format{kvpaged.BF16},
 		Ctx: []int{1024, 4096, 16384}, Batch: []int{1, 8}, TopK: []int{2048}, Prefill: []int{128, 512, 2048}, M: []int{1, 4, 16, 64, 512},
 		Threads: defaultThreads(),
@@ -168,7 +168,7 @@ func (o Options) combinations() []Spec {
 	var all []Spec
 	for _, a := range o.Arithmetic {
 		for _, s := range o.combinationsOf() {
-			if s.Arithmetic = a; a == mla.F32 || s.Rival == "" {
+			if s.Arithmetic = a; a == mla.ComputeF32 || s.Rival == "" {
 				all = append(all, s)
 			}
 		}

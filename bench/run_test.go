@@ -390,11 +390,11 @@ func TestSparseSpecs(t *testing.T) {
 // Rows take the place of combinations; Ops and Match choose of both.
 func TestRows(t *testing.T) {
 	o := tiny()
-	o.Rows, o.Arithmetic = Table(), []mla.Arithmetic{mla.F32, mla.BF16}
+	o.Rows, o.Arithmetic = Table(), []mla.Compute{mla.ComputeF32, mla.ComputeBF16}
 	assert.Len(t, o.Specs(), 2*len(Table()))
 	o.Arithmetic = o.Arithmetic[1:]
 	assert.Len(t, o.Specs(), 2*len(tableBF16()))
-	o.Arithmetic = []mla.Arithmetic{mla.F32}
+	o.Arithmetic = []mla.Compute{mla.ComputeF32}
 	assert.Len(t, o.Specs(), 2*(len(Table())-len(tableBF16())))
 	o.Ops = []Op{Gemm, Layer}
 	for _, s := range o.Specs() {
@@ -412,7 +412,7 @@ func TestRows(t *testing.T) {
 // out when it is not.
 func TestRunBF16(t *testing.T) {
 	o := tiny()
-	o.Arithmetic = []mla.Arithmetic{mla.BF16}
+	o.Arithmetic = []mla.Compute{mla.ComputeBF16}
 	var c collect
 	require.NoError(t, Run(t.Context(), o, &c))
 	assert.Positive(t, c.machines[0].Pairs1)
@@ -485,8 +485,8 @@ func TestPrefill(t *testing.T) {
 		_, err := lab.Open(s)
 		assert.ErrorContains(t, err, "ready keys and values are those of the prompt")
 	}
-	for arithmetic, want := range map[mla.Arithmetic][]int{
-		mla.F32: {16, 16, 48, 80, 208, 144}, mla.BF16: {32, 32, 32, 96, 224, 160},
+	for arithmetic, want := range map[mla.Compute][]int{
+		mla.ComputeF32: {16, 16, 48, 80, 208, 144}, mla.ComputeBF16: {32, 32, 32, 96, 224, 160},
 	} {
 		s := Spec{Arithmetic: arithmetic}
 		var got []int

@@ -36,9 +36,9 @@ type Spec struct {
 	Op      Op
 	Model   Model
 	Threads int
-	// Arithmetic is mla.F32 or mla.BF16. For BF16 the data are bf16 values, in whatever
+	// Arithmetic is mla.ComputeF32 or mla.ComputeBF16. For BF16 the data are bf16 values, in whatever
 	// type they lie.
-	Arithmetic mla.Arithmetic
+	Arithmetic mla.Compute
 
 	// Weights, if not nil, are those of a layer or block, in place of made ones; Model
 	// is then Weights.Model().
@@ -86,7 +86,7 @@ func (s Spec) String() string {
 		}
 		fmt.Fprintf(&b, " batch=%d tokens=%d kv=%v", s.Batch, s.tokens(), s.KV)
 	}
-	if s.Arithmetic != mla.F32 {
+	if s.Arithmetic != mla.ComputeF32 {
 		fmt.Fprintf(&b, " arithmetic=%v", s.Arithmetic)
 	}
 	fmt.Fprintf(&b, " threads=%d", s.Threads)
@@ -95,9 +95,9 @@ func (s Spec) String() string {
 
 // Title names the work in words, whatever the number of threads.
 func (s Spec) Title() string {
-	if s.Arithmetic != mla.F32 {
+	if s.Arithmetic != mla.ComputeF32 {
 		f32 := s
-		f32.Arithmetic = mla.F32
+		f32.Arithmetic = mla.ComputeF32
 		return fmt.Sprintf("%s, %v arithmetic", f32.Title(), s.Arithmetic)
 	}
 	heads := fmt.Sprintf("%s, %d heads", s.Op, s.Model.Heads)

@@ -26,7 +26,7 @@ func tableBF16() []Spec {
 	all = append(all, tableSparse()[1:3]...)
 	all = slices.Concat(all, tableRows(), tablePrefill(), tableGemm(), tableLayer(), tableBlock())
 	for i := range all {
-		all[i].Arithmetic = mla.BF16
+		all[i].Arithmetic = mla.ComputeBF16
 	}
 	return all
 }

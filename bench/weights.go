@@ -78,7 +78,7 @@ func (s Spec) unfit() string {
 type source struct {
 	model      Model
 	of         *Weights
-	arithmetic mla.Arithmetic
+	arithmetic mla.Compute
 }
 
 func (s Spec) source() source { return source{s.Model, s.Weights, s.Arithmetic} }

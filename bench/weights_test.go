@@ -46,7 +46,7 @@ func TestWeights(t *testing.T) {
 	w := found(t)
 	o := tiny()
 	o.Weights, o.Model, o.Ops, o.Threads = w, w.Model(), []Op{Layer, Block}, []int{1}
-	o.Arithmetic = []mla.Arithmetic{mla.F32, mla.BF16}
+	o.Arithmetic = []mla.Compute{mla.ComputeF32, mla.ComputeBF16}
 	var c collect
 	require.NoError(t, Run(t.Context(), o, &c))
 	require.Len(t, c.rows, len(o.Specs()))
@@ -108,7 +108,7 @@ func TestPlainWeights(t *testing.T) {
 	o := tiny()
 	o.Weights, o.Model, o.Ops, o.Threads = w, w.Model(), []Op{Layer, Block}, []int{1}
 	c := testRun(t, o)
-	o.Arithmetic = []mla.Arithmetic{mla.BF16} // to which f16 is rounded
+	o.Arithmetic = []mla.Compute{mla.ComputeBF16} // to which f16 is rounded
 	require.NoError(t, Run(t.Context(), o, &c))
 	require.Len(t, c.rows, 2*len(o.Specs()))
 	assert.Equal(t, "f16+fp8_e4m3", c.rows[len(c.rows)-1].Weights)

@@ -219,11 +219,11 @@ func run(m *checkpoint.Model, b *mla.Block) ([]float32, error) {
 		return nil, err
 	}
 	defer cache.Close()
-	plan, err := b.Plan(mla.Limits{Tokens: 3, Seqs: 1, Context: tokens, Buffer: 4}, nil)
+	ws, err := mla.NewWorkspace(mla.Limits{Tokens: 3, Seqs: 1, Context: tokens, Buffer: 4}, nil, b)
 	if err != nil {
 		return nil, err
 	}
-	defer plan.Close()
+	defer ws.Close()
 	seq, err := cache.NewSeq()
 	if err != nil {
 		return nil, err
@@ -238,7 +238,7 @@ func run(m *checkpoint.Model, b *mla.Block) ([]float32, error) {
 			return nil, err
 		}
 		piece := func(x []float32) mla.Rows { return mla.RowsF32(x[at*c.Hidden : (at+n)*c.Hidden]) }
-		err := plan.Forward(context.Background(), piece(out), piece(hidden), mla.Batch{
+		err := b.Forward(context.Background(), ws, piece(out), piece(hidden), mla.Batch{
 			Cache: cache, Seqs: []*kvpaged.Seq{seq}, Offsets: []uint32{0, uint32(n)}, Freqs: mla.RowsF32(table),
 		})
 		if err != nil {

@@ -562,9 +562,9 @@ func answer(t *testing.T, m *checkpoint.Model, b *mla.Block, calls ...int) ([]fl
 	cache, err := kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: 16, Width: c.Core.Width(), Format: kvpaged.F32, Pages: 8})
 	require.NoError(t, err)
 	defer cache.Close()
-	plan, err := b.Plan(mla.Limits{Tokens: tokens, Seqs: 1, Context: tokens}, nil)
+	ws, err := mla.NewWorkspace(mla.Limits{Tokens: tokens, Seqs: 1, Context: tokens}, nil, b)
 	require.NoError(t, err)
-	defer plan.Close()
+	defer ws.Close()
 	seq, err := cache.NewSeq()
 	require.NoError(t, err)
 	hidden, out := make([]float32, tokens*c.Hidden), make([]float32, tokens*c.Hidden)
@@ -575,7 +575,7 @@ func answer(t *testing.T, m *checkpoint.Model, b *mla.Block, calls ...int) ([]fl
 	for _, n := range calls {
 		require.NoError(t, seq.Reserve(n))
 		piece := func(x []float32) mla.Rows { return mla.RowsF32(x[at*c.Hidden : (at+n)*c.Hidden]) }
-		err := plan.Forward(context.Background(), piece(out), piece(hidden), mla.Batch{
+		err := b.Forward(context.Background(), ws, piece(out), piece(hidden), mla.Batch{
 			Cache: cache, Seqs: []*kvpaged.Seq{seq}, Offsets: []uint32{0, uint32(n)}, Freqs: mla.RowsF32(table),
 		})
 		if err != nil {
@@ -696,14 +696,14 @@ func TestPacked(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, same.Close())
 	// Another mask or arithmetic is the caller's business, another geometry is not.
-	moved.Config.Block.Core.Mask, moved.Config.Block.Core.Arithmetic = mla.Mask{Kind: mla.MaskNull}, mla.BF16
+	moved.Config.Block.Core.Mask, moved.Config.Block.Core.Compute = mla.Mask{Kind: mla.MaskNull}, mla.ComputeBF16
 	same, err = moved.LoadPacked(0, path)
 	require.NoError(t, err)
-	require.Equal(t, mla.BF16, same.Config().Core.Arithmetic)
+	require.Equal(t, mla.ComputeBF16, same.Config().Core.Compute)
 	require.NoError(t, same.Close())
 	same, err = moved.Block(0)
 	require.NoError(t, err)
-	require.Equal(t, mla.BF16, same.Config().Core.Arithmetic)
+	require.Equal(t, mla.ComputeBF16, same.Config().Core.Compute)
 	require.NoError(t, same.Close())
 
 	// One bit of one weight, of one scale or of a norm makes another.

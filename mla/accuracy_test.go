@@ -44,7 +44,7 @@ func TestPairAccuracy(t *testing.T) {
 			require.NoError(t, s.ReadRows(rows, 0, 0, c.keys))
 			q := rounded("bf16", floats(r, heads*width, 1))
 
-			core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Arithmetic: mla.BF16},
+			core, err := newCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Compute: mla.ComputeBF16},
 				mla.Limits{Tokens: 1, Seqs: 1, Context: c.keys}, nil)
 			require.NoError(t, err)
 			defer core.Close()
@@ -86,7 +86,7 @@ func TestCancelling(t *testing.T) {
 			cache, err := kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: 2, Width: c.width, Format: kvpaged.F32, Pages: 1})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, cache.Close()) }()
-			core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: c.width, V: c.dv, Scale: 1}, mla.Limits{Tokens: 1, Seqs: 1, Context: 2}, nil)
+			core, err := newCore(mla.CoreConfig{Heads: 1, Width: c.width, V: c.dv, Scale: 1}, mla.Limits{Tokens: 1, Seqs: 1, Context: 2}, nil)
 			require.NoError(t, err)
 			defer core.Close()
 			passed := 0.0

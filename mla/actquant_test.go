@@ -76,7 +76,7 @@ func TestActDynamicSameBits(t *testing.T) {
 		want := m.forward(t, m.plan(t, m.limits(), nil), form)
 		for _, workers := range []int{2, 5} {
 			pool := mla.NewPool(workers)
-			p, err := m.layer_.Plan(m.limits(), pool)
+			p, err := bind(m.layer_, m.limits(), pool)
 			require.NoError(t, err)
 			sameBits(t, want, m.forward(t, p, form), fmt.Sprintf("%d workers", workers))
 			require.NoError(t, p.Close())

@@ -19,10 +19,10 @@ type steadyCall struct {
 }
 
 // steadyCalls are all that allocate nothing: a layer, a block and a core of small sizes.
-func steadyCalls(t *testing.T, a mla.Arithmetic, pool *mla.Pool) []steadyCall {
+func steadyCalls(t *testing.T, a mla.Compute, pool *mla.Pool) []steadyCall {
 	ctx := context.Background()
 	w := light([]int{70, 3}, []int{1, 2})
-	w.cfg.Arithmetic = a
+	w.cfg.Compute = a
 	m := w.make(t)
 	p := m.plan(t, m.limits(), pool)
 	rows := m.tokens * m.cfg.Heads
@@ -37,7 +37,7 @@ func steadyCalls(t *testing.T, a mla.Arithmetic, pool *mla.Pool) []steadyCall {
 	absorbed, expanded := forms(mla.FormAbsorbed), forms(mla.FormExpanded)
 
 	bw := lightBlock([]int{70, 3}, []int{1, 2})
-	bw.cfg.Arithmetic = a
+	bw.cfg.Compute = a
 	mb := bw.make(t)
 	bp := mb.plan(t, pool)
 	bb := mb.batch()
@@ -45,7 +45,7 @@ func steadyCalls(t *testing.T, a mla.Arithmetic, pool *mla.Pool) []steadyCall {
 
 	const h, width, v, n = 2, 24, 16, 70
 	cache, _ := filled(t, slicesOf(n*width), width, 9, kvpaged.F32)
-	core, err := mla.NewCore(mla.CoreConfig{Heads: h, Width: width, V: v, Scale: 0.2, Arithmetic: a}, mla.Limits{Tokens: 4, Seqs: 2, Context: n}, pool)
+	core, err := newCore(mla.CoreConfig{Heads: h, Width: width, V: v, Scale: 0.2, Compute: a}, mla.Limits{Tokens: 4, Seqs: 2, Context: n}, pool)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, core.Close()) })
 	seq := cacheSeq(t, cache, n)
@@ -88,7 +88,7 @@ func TestManyCallsAllocateNothing(t *testing.T) {
 	}
 	for _, workers := range counts {
 		pool := mla.NewPool(workers)
-		for _, a := range arithmetics {
+		for _, a := range computes {
 			calls := steadyCalls(t, a, pool)
 			for _, c := range calls {
 				call := func() {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/lamina-ml/lamina/fp8"
+	"github.com/lamina-ml/lamina/internal/forms"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -109,7 +110,7 @@ type projection struct {
 
 // Block is one attention block, from hidden states to hidden states: its
 // configuration and its packed weights. It is immutable and shared by
-// goroutines; each needs a BlockPlan of its own. NewBlock and LoadPackedBlock make
+// goroutines; a call needs a Workspace. NewBlock and LoadPackedBlock make
 // one: a zero Block counts as closed.
 //
 //	hidden [T, E]
@@ -117,7 +118,7 @@ type projection struct {
 //	   |                                           q [T, H, N+P]
 //	   |-- kv_a_proj_with_mqa -- kv [T, R+P]       |
 //	                              \                |
-//	                               the core of Plan.Forward: kv_a_layernorm, rope,
+//	                               the core, Layer.Forward: kv_a_layernorm, rope,
 //	                               the cache, kv_b_proj, attention
 //	                                               |
 //	                                          [T, H, V] -- o_proj -- out [T, E]
@@ -127,9 +128,9 @@ type Block struct {
 	qa     projection // its w is nil where QLora is 0
 	qb     projection // or q_proj
 	kva    projection
-	o      projection // leased first and given back last: it stands for all
-	qGamma []float32  // [A], widened
-	qRound rounding   // of the query's norm under NormAsGamma
+	o      projection     // leased first and given back last: it stands for all
+	qGamma []float32      // [A], widened
+	qRound forms.Rounding // of the query's norm under NormAsGamma
 
 	mu     sync.Mutex
 	closed bool
@@ -245,17 +246,6 @@ func widened(r Rows) []float32 {
 	return x
 }
 
-// gammaRounding is what NormAsGamma rounds to with a gamma of this type.
-func gammaRounding(gamma Rows) rounding {
-	switch gamma.Kind() {
-	case fp8.ElemBF16:
-		return roundBF16
-	case fp8.ElemF16:
-		return roundF16
-	}
-	return roundNone
-}
-
 // Config returns the checked configuration, defaults filled in.
 func (b *Block) Config() BlockConfig {
 	if b == nil {
@@ -294,7 +284,7 @@ func (b *Block) Bytes() int64 {
 }
 
 // Close frees the packed weights. It is idempotent, and returns ErrBusy while a
-// Forward uses them; plans of a closed block return ErrClosed.
+// Forward uses them; afterwards Forward returns ErrClosed.
 func (b *Block) Close() error {
 	if !b.made() {
 		return errNoBlock
@@ -345,4 +335,14 @@ func (c *BlockConfig) positionScale(pos int) float32 {
 		return 1
 	}
 	return 1 + float32(c.QBeta*simd.Log(float32(1+pos/c.QContext)))
+}
+
+func (b *Block) frame() (frame, error) {
+	if err := b.enter(); err != nil {
+		return frame{}, err
+	}
+	defer b.leave()
+	f := b.cfg.Core.frame()
+	f.hidden, f.qLora = b.cfg.Hidden, b.cfg.QLora
+	return f, nil
 }

@@ -28,7 +28,7 @@ func ExampleBlock() {
 	check(err)
 	cache, err := kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: 16, Width: 16 + 8, Format: kvpaged.BF16, Pages: 4})
 	check(err)
-	plan, err := block.Plan(mla.Limits{Tokens: 8, Seqs: 1, Context: 64}, nil)
+	plan, err := bindBlock(block, mla.Limits{Tokens: 8, Seqs: 1, Context: 64}, nil)
 	check(err)
 	seq, err := cache.NewSeq()
 	check(err)

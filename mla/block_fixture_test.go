@@ -83,16 +83,16 @@ func (w blockWorld) make(t testing.TB) *madeBlock {
 	return m
 }
 
-func (m *madeBlock) plan(t testing.TB, pool *mla.Pool) *mla.BlockPlan {
+func (m *madeBlock) plan(t testing.TB, pool *mla.Pool) *boundBlock {
 	t.Helper()
-	p, err := m.block.Plan(m.limits(), pool)
+	p, err := bindBlock(m.block, m.limits(), pool)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
 }
 
 // forward runs the world's batch in one form for all its sequences.
-func (m *madeBlock) forward(t testing.TB, p *mla.BlockPlan, form mla.Form) answer {
+func (m *madeBlock) forward(t testing.TB, p *boundBlock, form mla.Form) answer {
 	t.Helper()
 	b := m.batch()
 	b.Forms = make([]mla.Form, len(m.seqs))
@@ -188,7 +188,7 @@ const pairBlock = 2 * pairLayer
 // bound is the error that a row of a block's outputs may have: in float32 that of a layer.
 func (m *madeBlock) bound(want oracle.Row) float64 {
 	switch {
-	case m.cfg.Arithmetic == mla.F32:
+	case m.cfg.Compute == mla.ComputeF32:
 		return want.LayerBound()
 	case m.blk.pairBound > 0:
 		return m.blk.pairBound * want.Size()
@@ -199,7 +199,7 @@ func (m *madeBlock) bound(want oracle.Row) float64 {
 // rowBound is what a new row may be off by before it is stored: in the second arithmetic
 // one product is behind it, whose operands were rounded.
 func (m *madeBlock) rowBound(row []float64) float64 {
-	if m.cfg.Arithmetic == mla.F32 {
+	if m.cfg.Compute == mla.ComputeF32 {
 		return 2e-5
 	}
 	largest := 0.0

@@ -45,7 +45,7 @@ func TestPairBlockBits(t *testing.T) {
 				return k.matrix(t, rows, cols, integers(&state, rows*cols, 0.25))
 			}
 			cfg := mla.BlockConfig{
-				Core:   mla.Config{Heads: 3, Nope: 32, Rope: 8, V: 96, Latent: 64, Scale: 0.125, Arithmetic: mla.BF16},
+				Core:   mla.Config{Heads: 3, Nope: 32, Rope: 8, V: 96, Latent: 64, Scale: 0.125, Compute: mla.ComputeBF16},
 				Hidden: 300, QLora: 44, QScale: 1.25, QBeta: 0.125, QContext: 4,
 			}
 			if name == "dynamic" {
@@ -73,7 +73,7 @@ func TestPairBlockBits(t *testing.T) {
 			defer func() { require.NoError(t, cache.Close()) }()
 			seq, err := cache.NewSeq()
 			require.NoError(t, err)
-			plan, err := block.Plan(mla.Limits{Tokens: tokens, Seqs: 1, Context: tokens}, nil)
+			plan, err := bindBlock(block, mla.Limits{Tokens: tokens, Seqs: 1, Context: tokens}, nil)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, plan.Close()) }()
 			form := mla.FormAbsorbed

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/lamina-ml/lamina/fp8"
+	"github.com/lamina-ml/lamina/internal/forms"
 	"github.com/lamina-ml/lamina/simd"
 )
 
@@ -188,7 +189,7 @@ func readBlock(cfg BlockConfig, core Config, r io.ReaderAt, size int64, source F
 	if err := h.check(&cfg, size, source); err != nil {
 		return nil, err
 	}
-	b := &Block{cfg: cfg, qRound: rounding(h.GammaType)}
+	b := &Block{cfg: cfg, qRound: forms.Rounding(h.GammaType)}
 	defer func() {
 		if err != nil {
 			b.free()
@@ -246,8 +247,8 @@ func (h *blockHead) check(c *BlockConfig, size int64, source Fingerprint) error 
 			return fmt.Errorf("%w: %s is %d, want %d", ErrStale, s.name, h.Sizes[i], s.n)
 		}
 	}
-	if h.GammaType > uint32(roundF16) {
-		return fmt.Errorf("%w: type of gamma is %d, want at most %d", ErrPacked, h.GammaType, roundF16)
+	if h.GammaType > uint32(forms.RoundF16) {
+		return fmt.Errorf("%w: type of gamma is %d, want at most %d", ErrPacked, h.GammaType, forms.RoundF16)
 	}
 	if h.Unused != [5]uint64{} {
 		return fmt.Errorf("%w: unused fields are %v, want zeros", ErrPacked, h.Unused)

@@ -50,7 +50,7 @@ func TestSaveAndLoadBlock(t *testing.T) {
 
 			other := *m
 			other.block = loaded
-			p, err := loaded.Plan(m.limits(), nil)
+			p, err := bindBlock(loaded, m.limits(), nil)
 			require.NoError(t, err)
 			sameBits(t, want, other.forward(t, p, mla.FormAuto), "loaded")
 			require.NoError(t, p.Close())
@@ -59,17 +59,17 @@ func TestSaveAndLoadBlock(t *testing.T) {
 
 			// The file is of no arithmetic: one of either gives blocks of both.
 			pairs := w
-			pairs.cfg.Arithmetic = mla.BF16
+			pairs.cfg.Compute = mla.ComputeBF16
 			other = *pairs.make(t)
 			require.Equal(t, source, other.w.Fingerprint(other.config))
 			inPairs, err := mla.SaveBlockBytes(other.block, source)
 			require.NoError(t, err)
-			require.True(t, bytes.Equal(a, inPairs), "both arithmetics are saved as the same bytes")
+			require.True(t, bytes.Equal(a, inPairs), "both computes are saved as the same bytes")
 			want = other.forward(t, other.plan(t, nil), mla.FormAuto)
 			other.block, err = mla.LoadPackedBlock(other.config, path, source)
 			require.NoError(t, err)
-			require.Equal(t, mla.BF16, other.block.Config().Core.Arithmetic)
-			p, err = other.block.Plan(m.limits(), nil)
+			require.Equal(t, mla.ComputeBF16, other.block.Config().Core.Compute)
+			p, err = bindBlock(other.block, m.limits(), nil)
 			require.NoError(t, err)
 			sameBits(t, want, other.forward(t, p, mla.FormAuto), "loaded, in the second arithmetic")
 			require.NoError(t, p.Close())

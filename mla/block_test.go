@@ -50,10 +50,10 @@ func TestBlock(t *testing.T) {
 		"wide state":                     func(w *blockWorld) { w.hidden, w.kv = 400, "bf16" },
 		"sinks":                          func(w *blockWorld) { w.sink = true },
 	} {
-		for _, arithmetic := range arithmetics {
+		for _, arithmetic := range computes {
 			t.Run(fmt.Sprintf("%s/arithmetic=%v", name, arithmetic), func(t *testing.T) {
 				w := smallBlock()
-				w.cfg.Arithmetic = arithmetic
+				w.cfg.Compute = arithmetic
 				change(&w)
 				m := w.make(t)
 				p := m.plan(t, nil)
@@ -64,7 +64,7 @@ func TestBlock(t *testing.T) {
 				}
 				require.Equal(t, m.block.Config().Core.Scale, w.cfg.Scale)
 				if w.kv == "f32" { // else the output is rounded
-					require.Equal(t, arithmetic == mla.BF16, m.worst > 1e-4, "off by %.1e", m.worst)
+					require.Equal(t, arithmetic == mla.ComputeBF16, m.worst > 1e-4, "off by %.1e", m.worst)
 				}
 			})
 		}
@@ -79,7 +79,7 @@ func TestBlock(t *testing.T) {
 func TestPairBlockAccuracy(t *testing.T) {
 	w := smallBlock()
 	codes := weightKind{fp8.ElemE4M3, 128, 128}
-	w.cfg = mla.Config{Heads: 4, Nope: 64, Rope: 32, V: 64, Latent: 256, Scale: float32(1 / math.Sqrt(96)), Arithmetic: mla.BF16}
+	w.cfg = mla.Config{Heads: 4, Nope: 64, Rope: 32, V: 64, Latent: 256, Scale: float32(1 / math.Sqrt(96)), Compute: mla.ComputeBF16}
 	w.hidden, w.lora, w.pairBound = 512, 256, 4*pairBound
 	w.qa, w.qb, w.kva, w.o, w.weight = codes, codes, codes, codes, codes
 	w.gamma, w.format, w.page = "bf16", kvpaged.BF16, 64
@@ -98,10 +98,10 @@ func TestPairBlockAccuracy(t *testing.T) {
 // that docs/arithmetic.md gives, around the core alone, with activations quantised too.
 func TestBlockIsItsParts(t *testing.T) {
 	for i, quant := range []mla.ActQuant{mla.ActNone, mla.ActDynamic, mla.ActNone, mla.ActDynamic} {
-		arithmetic := arithmetics[i/2]
+		arithmetic := computes[i/2]
 		t.Run(fmt.Sprintf("%v/arithmetic=%v", quant, arithmetic), func(t *testing.T) {
 			w := smallBlock()
-			w.cfg.ActQuant, w.cfg.Arithmetic = quant, arithmetic
+			w.cfg.ActQuant, w.cfg.Compute = quant, arithmetic
 			w.weight = weightKind{fp8.ElemE4M3, 32, 32}
 			w.bias, w.qScale, w.cfg.LatentScale, w.beta, w.context = true, 1.3, 0.8, 0.2, 10
 			m := w.make(t)
@@ -165,14 +165,14 @@ func lightBlock(cached, fresh []int) blockWorld {
 func TestBlockSameBits(t *testing.T) {
 	for i, form := range slices.Concat(bothForms, bothForms) {
 		w := lightBlock([]int{510, 0, 3}, []int{3, 70, 1})
-		w.cfg.Arithmetic = arithmetics[i/len(bothForms)]
+		w.cfg.Compute = computes[i/len(bothForms)]
 		m := w.make(t)
 		want := m.forward(t, m.plan(t, nil), form)
 		for _, workers := range []int{1, 2, 5} {
 			pool := mla.NewPool(workers)
 			var meet workpool.Meet
 			pool.SetHook(meet.Wait)
-			p, err := m.block.Plan(m.limits(), pool)
+			p, err := bindBlock(m.block, m.limits(), pool)
 			require.NoError(t, err)
 			sameBits(t, want, m.forward(t, p, form), fmt.Sprintf("%d workers", workers))
 			if workers > 1 {
@@ -225,7 +225,7 @@ func TestBlockAllocatesNothing(t *testing.T) {
 		for _, kind := range []string{"f32", "bf16"} {
 			for _, quant := range []mla.ActQuant{mla.ActNone, mla.ActDynamic} {
 				w := lightBlock([]int{600, 0, 3}, []int{2, 9, 0})
-				w.cfg.Arithmetic = arithmetics[i/2]
+				w.cfg.Compute = computes[i/2]
 				w.kv, w.cfg.ActQuant, w.cfg.ActBlockQ = kind, quant, 8
 				m := w.make(t)
 				p := m.plan(t, pool)
@@ -237,7 +237,7 @@ func TestBlockAllocatesNothing(t *testing.T) {
 						t.Error(err)
 					}
 				})
-				require.Zero(t, got, "%d workers, %s, %v, %v", workers, kind, quant, w.cfg.Arithmetic)
+				require.Zero(t, got, "%d workers, %s, %v, %v", workers, kind, quant, w.cfg.Compute)
 			}
 		}
 	}
@@ -266,7 +266,7 @@ func TestBlockErrors(t *testing.T) {
 		"lse is hidden":  {func(m *madeBlock, a *blockArgs) { a.b.LSE = a.hidden.F32()[:45] }, mla.ErrShape, "Batch.LSE overlaps hidden"},
 		"lse is out":     {func(m *madeBlock, a *blockArgs) { a.b.LSE = a.out.F32()[:45] }, mla.ErrShape, "Batch.LSE overlaps out"},
 		"freqs are out":  {func(m *madeBlock, a *blockArgs) { a.b.Freqs = mla.RowsF32(a.out.F32()[:750]) }, mla.ErrShape, "out overlaps Batch.Freqs"},
-		"freqs short":    {func(m *madeBlock, a *blockArgs) { a.b.Freqs = short(70 * 10) }, mla.ErrShape, "Batch.Freqs has 70 rows, sequence 1 reaches position 74"},
+		"freqs short":    {func(m *madeBlock, a *blockArgs) { a.b.Freqs = short(70 * 10) }, mla.ErrShape, "Batch.Freqs has 70 rows, and position 74 is reached (sequence 1 of the batch)"},
 		"offsets short":  {func(m *madeBlock, a *blockArgs) { a.b.Offsets = a.b.Offsets[:2] }, mla.ErrShape, "Batch.Offsets has 2 values"},
 		"offsets huge":   {func(m *madeBlock, a *blockArgs) { a.b.Offsets = []uint32{0, 9, 14, 14, math.MaxUint32} }, mla.ErrLimit, "Limits.Tokens"},
 		"no cache":       {func(m *madeBlock, a *blockArgs) { a.b.Cache = nil }, mla.ErrShape, "another cache"},
@@ -275,7 +275,7 @@ func TestBlockErrors(t *testing.T) {
 		"not reserved":   {func(m *madeBlock, a *blockArgs) { m.drop(1) }, nil, "sequence 1"},
 		"indexer": {func(m *madeBlock, a *blockArgs) {
 			// The third token of sequence 1 is the first that sees 73 keys.
-		}, mla.ErrIndexer, "sequence 1, position 72 sees 73 keys, more than IndexTopK = 72, and Batch.Sparse is nil"},
+		}, mla.ErrIndexer, "position 72 sees 73 keys, more than IndexTopK = 72, and Batch.Sparse is nil (sequence 1 of the batch)"},
 		"cancelled": {func(m *madeBlock, a *blockArgs) { ctx, stop := context.WithCancel(a.ctx); stop(); a.ctx = ctx }, context.Canceled, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestBlockCancelled(t *testing.T) {
 	want := m.forward(t, m.plan(t, nil), mla.FormAuto)
 	pool := mla.NewPool(2)
 	defer func() { require.NoError(t, pool.Close()) }()
-	p, err := m.block.Plan(m.limits(), pool)
+	p, err := bindBlock(m.block, m.limits(), pool)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	rows := make([]float32, 70*m.width())
@@ -350,14 +350,14 @@ func TestBlockCancelled(t *testing.T) {
 // TestBlockNaN: a token whose state is NaN makes those outputs NaN that see it, and no
 // others; so do codes that are NaN for the outputs that they weigh in.
 func TestBlockNaN(t *testing.T) {
-	for _, arithmetic := range arithmetics {
+	for _, arithmetic := range computes {
 		t.Run(arithmetic.String(), func(t *testing.T) { blockNaN(t, arithmetic) })
 	}
 }
 
-func blockNaN(t *testing.T, arithmetic mla.Arithmetic) {
+func blockNaN(t *testing.T, arithmetic mla.Compute) {
 	w := smallBlock()
-	w.cfg.Arithmetic = arithmetic
+	w.cfg.Compute = arithmetic
 	w.fresh, w.cached = []int{9, 3}, []int{0, 2}
 	m := w.make(t)
 	want := m.forward(t, m.plan(t, nil), mla.FormAuto)
@@ -398,7 +398,7 @@ func TestBlockLife(t *testing.T) {
 	require.NoError(t, err)
 	pool := mla.NewPool(2)
 	defer func() { require.NoError(t, pool.Close()) }()
-	p, err := b.Plan(m.limits(), pool)
+	p, err := bindBlock(b, m.limits(), pool)
 	require.NoError(t, err)
 	require.Positive(t, p.Bytes())
 	require.Equal(t, m.limits().Tokens, p.Limits().Tokens)
@@ -414,25 +414,25 @@ func TestBlockLife(t *testing.T) {
 	require.NoError(t, p.Forward(nil, out, hidden, m.batch()))
 	require.ErrorIs(t, inside, mla.ErrBusy)
 	require.ErrorContains(t, inside, "a Forward uses the block")
-	require.ErrorContains(t, inside, "a Forward runs on this plan")
-	require.ErrorContains(t, inside, "another Forward runs on this plan")
+	require.ErrorContains(t, inside, "a call runs in this workspace")
+	require.ErrorContains(t, inside, "another call runs in this workspace")
 
-	other, err := b.Plan(m.limits(), nil)
+	other, err := bindBlock(b, m.limits(), nil)
 	require.NoError(t, err)
 	for range 2 {
 		require.NoError(t, other.Close())
 		require.NoError(t, b.Close())
 	}
 	require.ErrorIs(t, p.Forward(nil, out, hidden, m.batch()), mla.ErrClosed)
-	_, err = b.Plan(m.limits(), nil)
+	_, err = bindBlock(b, m.limits(), nil)
 	require.ErrorIs(t, err, mla.ErrClosed)
 	require.NoError(t, p.Close())
-	open, err := m.block.Plan(m.limits(), nil)
+	open, err := bindBlock(m.block, m.limits(), nil)
 	require.NoError(t, err)
 	require.NoError(t, open.Close())
 	err = open.Forward(nil, out, hidden, m.batch())
 	require.ErrorIs(t, err, mla.ErrClosed)
-	require.ErrorContains(t, err, "the plan is closed")
+	require.ErrorContains(t, err, "the workspace is closed")
 }
 
 // TestNewBlockErrors: a configuration or a weight that does not fit is named.
@@ -476,7 +476,7 @@ func TestNewBlockErrors(t *testing.T) {
 		require.True(t, errors.Is(err, mla.ErrConfig) || errors.Is(err, mla.ErrWeights), "%v", err)
 		require.ErrorContains(t, err, says)
 	}
-	_, err := m.block.Plan(mla.Limits{}, nil)
+	_, err := bindBlock(m.block, mla.Limits{}, nil)
 	require.ErrorIs(t, err, mla.ErrConfig)
 }
 
@@ -532,10 +532,10 @@ func TestIndexTopK(t *testing.T) {
 		topK int
 		says string
 	}{
-		{mla.Mask{}, 75, ""}, {mla.Mask{}, 74, "position 74 sees 75 keys"}, {mla.Mask{}, 1, "sequence 0, position 1 sees 2 keys"},
-		{mla.Mask{Kind: mla.MaskNull}, 74, "sequence 1, position 70 sees 75 keys"},
+		{mla.Mask{}, 75, ""}, {mla.Mask{}, 74, "position 74 sees 75 keys"}, {mla.Mask{}, 1, "position 1 sees 2 keys, more than IndexTopK = 1, and Batch.Sparse is nil (sequence 0"},
+		{mla.Mask{Kind: mla.MaskNull}, 74, "position 70 sees 75 keys, more than IndexTopK = 74, and Batch.Sparse is nil (sequence 1"},
 		{mla.Mask{Kind: mla.MaskSlidingWindowCausal, Window: 8}, 8, ""},
-		{mla.Mask{Kind: mla.MaskSlidingWindowCausal, Window: 8}, 7, "sequence 0, position 7 sees 8 keys"},
+		{mla.Mask{Kind: mla.MaskSlidingWindowCausal, Window: 8}, 7, "position 7 sees 8 keys, more than IndexTopK = 7, and Batch.Sparse is nil (sequence 0"},
 		{mla.Mask{}, 0, ""},
 	} {
 		w := small()

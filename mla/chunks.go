@@ -67,3 +67,6 @@ func PlanChunks(lengths []int, page, buf int) ([]Chunk, error) {
 
 // rowsIn is how many of the first n rows of all chunks are in chunk c.
 func rowsIn(c, n, buf int) int { return min(max(n-c*buf, 0), buf) }
+
+// roundUp is the smallest multiple of to that is not below n.
+func roundUp(n, to int) int { return (n + to - 1) / to * to }

@@ -42,7 +42,7 @@ func TestEveryCombination(t *testing.T) {
 				w.format, w.group, w.seed = f.format, 9, uint64(fi*10+mi)
 				w.cached, w.fresh, w.unread = []int{21, 0, 4}, []int{2, 5, 0}, true
 				if fi+mi > 5 { // every format and every mask in both
-					w.cfg.Arithmetic = arithmetics[(fi+mi)%2]
+					w.cfg.Compute = computes[(fi+mi)%2]
 				}
 				if fi%2 == 1 {
 					w.kv, w.gamma, w.sink = "bf16", "bf16", true
@@ -66,7 +66,7 @@ func TestEveryCombination(t *testing.T) {
 
 // checkSparse runs the layer over random lists of positions, and of rows of a
 // second cache of the format given where it fits, against float64.
-func (m *made) checkSparse(t *testing.T, p *mla.Plan, extra bool, second kvpaged.Format) {
+func (m *made) checkSparse(t *testing.T, p *bound, extra bool, second kvpaged.Format) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(m.seed, 11))
 	const stride, xstride, xrows = 70, 13, 35 // whole pages of 7

@@ -20,13 +20,19 @@ const (
 type FormRule uint8
 
 const (
-	// PerSequence chooses for each sequence by the integer rule of Layer.Form,
-	// so its bits never depend on the rest of the batch.
-	PerSequence FormRule = iota
+	// FormRulePerSequence chooses for each sequence by the integer rule of
+	// Layer.Form, so its bits never depend on the rest of the batch. They do on how
+	// a prompt is cut into calls.
+	FormRulePerSequence FormRule = iota
 	// FormRuleMAX takes the absorbed form for the whole batch when its longest
 	// new part has at most Config.MAXThreshold tokens, else the expanded form,
 	// as MAX's operator does. The bits of a sequence then hang on the batch.
 	FormRuleMAX
+	// FormRuleAbsorbed and FormRuleExpanded take one form for all: however a prompt
+	// is cut into calls, or a prefix shared, the bits are those of one call. Calls
+	// with index lists are absorbed under any rule.
+	FormRuleAbsorbed
+	FormRuleExpanded
 )
 
 // NormRounding says what RMSNorm rounds before the row is stored.
@@ -91,8 +97,8 @@ type Config struct {
 	// no indexer.
 	IndexTopK int
 
-	// Arithmetic is in the bits of every result; F32 unless set.
-	Arithmetic   Arithmetic
+	// Compute is in the bits of every result; ComputeF32 unless set.
+	Compute      Compute
 	Mask         Mask
 	RopeStyle    RopeStyle
 	FormRule     FormRule
@@ -161,13 +167,13 @@ func (c Config) checked() (Config, error) {
 	if c.MAXThreshold == 0 {
 		c.MAXThreshold = DefaultMAXThreshold
 	}
-	if int(c.Arithmetic) >= len(arithmeticNames) {
-		return c, fmt.Errorf("%w: Arithmetic %d is unknown", ErrConfig, c.Arithmetic)
+	if _, err := ParseCompute(c.Compute.String()); err != nil {
+		return c, fmt.Errorf("%w: Compute %d is unknown", ErrConfig, c.Compute)
 	}
 	if c.RopeStyle > Half {
 		return c, fmt.Errorf("%w: RopeStyle %d is unknown", ErrConfig, c.RopeStyle)
 	}
-	if c.FormRule > FormRuleMAX {
+	if c.FormRule > FormRuleExpanded {
 		return c, fmt.Errorf("%w: FormRule %d is unknown", ErrConfig, c.FormRule)
 	}
 	if c.NormRounding > NormNone {
@@ -209,6 +215,18 @@ func (f Form) String() string {
 		return "prefill"
 	}
 	return fmt.Sprintf("Form(%d)", f)
+}
+
+// rule is the form that FormAuto means for s new tokens and n keys, in a batch whose longest new part
+// is longest.
+func (c *Config) rule(s, n, longest int) Form {
+	switch {
+	case c.FormRule == FormRuleAbsorbed, c.FormRule == FormRuleMAX && longest <= c.MAXThreshold:
+		return FormAbsorbed
+	case c.FormRule == FormRulePerSequence:
+		return c.form(s, n)
+	}
+	return FormExpanded
 }
 
 // form is the integer rule of arithmetic.md for s new tokens and n keys: absorbed if

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/lamina-ml/lamina/internal/forms"
 	"github.com/lamina-ml/lamina/kvpaged"
 	"github.com/lamina-ml/lamina/simd"
 )
@@ -16,67 +17,102 @@ type CoreConfig struct {
 	Scale float32 // multiplies the scores; finite and not 0
 	Mask  Mask    // of Decode and Prefill; calls with index lists have none
 
-	Arithmetic Arithmetic // in the bits of every result; F32 unless set
+	Compute Compute // in the bits of every result; ComputeF32 unless set
 }
 
 // Core is attention over rows as they lie, without weights, norm and rope: the
-// shapes that people who come from FlashMLA know. Like a Plan it owns the
-// workspace of one call at a time, and calls allocate nothing. NewCore makes one: a
-// zero Core counts as closed.
+// shapes that people who come from FlashMLA know. It holds no memory: calls run in a
+// Workspace and allocate nothing. NewCore makes one: a zero Core counts as closed.
 type Core struct {
-	plan   *Plan
-	sparse Sparse // of the call that runs
+	cfg    Config // N = V = 0
+	engine forms.Layer
 }
 
-// NewCore checks cfg and sizes the workspace: Limits.Tokens bounds b*s_q,
-// Limits.Seqs b, Limits.Context the keys of a sequence in a dense call. Errors:
-// ErrConfig, and the system's when there is no memory.
-func NewCore(cfg CoreConfig, lim Limits, pool *Pool) (*Core, error) {
+// NewCore checks cfg. In the Limits of a workspace for it Tokens bounds b*s_q, Seqs b,
+// and Context the keys of a sequence in a dense call, and the entries of an index list.
+// Errors: ErrConfig.
+func NewCore(cfg CoreConfig) (*Core, error) {
 	if err := simd.Err(); err != nil {
 		return nil, err
 	}
 	if cfg.V < 1 || cfg.V > cfg.Width {
 		return nil, fmt.Errorf("%w: V is %d, want 1 to Width = %d", ErrConfig, cfg.V, cfg.Width)
 	}
-	c, err := Config{Heads: cfg.Heads, Nope: 1, V: 1, Latent: cfg.V, Scale: cfg.Scale, Mask: cfg.Mask, Arithmetic: cfg.Arithmetic}.checked()
+	c, err := Config{Heads: cfg.Heads, Nope: 1, V: 1, Latent: cfg.V, Scale: cfg.Scale, Mask: cfg.Mask, Compute: cfg.Compute}.checked()
 	if err != nil {
 		return nil, err
 	}
-	if c.Rope = cfg.Width - cfg.V; cfg.Width > maxSize {
+	if cfg.Width > maxSize {
 		return nil, fmt.Errorf("%w: Width is %d, want at most %d", ErrConfig, cfg.Width, maxSize)
 	}
-	p, err := newPlan(c, nil, lim, pool)
+	c.Nope, c.V, c.Rope = 0, 0, cfg.Width-cfg.V
+	return &Core{c, forms.Layer{
+		Heads: c.Heads, Rope: c.Rope, Latent: c.Latent,
+		Compute: c.Compute, Scale: c.Scale, Mask: c.Mask.engine(),
+	}}, nil
+}
+
+var errNoCore = fmt.Errorf("%w: the core is nil or a zero value", ErrClosed)
+
+// made reports that NewCore made c.
+func (c *Core) made() bool { return c != nil && c.cfg.Heads > 0 }
+
+func (c *Core) frame() (frame, error) {
+	if !c.made() {
+		return frame{}, errNoCore
+	}
+	return c.cfg.frame(), nil
+}
+
+// enter claims a workspace for one call.
+func (c *Core) enter(w *Workspace) error {
+	f, err := c.frame()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &Core{plan: p}, nil
+	return w.enter(f)
 }
 
-// Bytes is the memory that the workspace holds.
-func (c *Core) Bytes() int64 { return c.owned().Bytes() }
-
-// owned is the plan that NewCore made, which is nil for a core that it did not make. Its methods are ready for that.
-func (c *Core) owned() *Plan {
-	if c == nil {
-		return nil
-	}
-	return c.plan
-}
-
-// Close frees the workspace, as Plan.Close does.
-func (c *Core) Close() error { return c.owned().Close() }
-
-// Decode is dense attention over the committed rows of paged sequences:
+// Decode is dense attention over the committed rows of paged sequences, without writing to the
+// cache:
 //
-//	q    [T, h, d_qk]  f32, bf16 or f16
-//	out  [T, h, d_v]   f32, bf16 or f16
+//	q    [T, h, d_qk]  absorbed queries q' = [q_nope . w_uk | roped]; f32, bf16, f16
+//	out  [T, h, d_v]   the latent output of every row; f32, bf16 or f16
 //	b.LSE, b.MaxLogit  [T, h]
 //
-// The queries of a sequence stand at its last committed positions; without a
-// mask there may be more of them, as Plan.Decode says. With b.Sparse it attends
-// over index lists instead. Errors as for Plan.Forward.
-func (c *Core) Decode(ctx context.Context, out, q Rows, b Batch) error {
-	return c.owned().Decode(ctx, out, q, b)
+// The queries of sequence b stand at its last committed positions: with s of
+// them and n committed tokens, at n-s .. n-1, and s is at most n. Under MaskNull
+// without index lists positions play no part, and s may be more: over no rows the
+// output is 0, LSE +Inf and MaxLogit -Inf. Freqs and Forms play no part. With b.Sparse
+// it attends over index lists instead. Errors as for Layer.Forward.
+func (c *Core) Decode(ctx context.Context, w *Workspace, out, q Rows, b Batch) error {
+	if err := c.enter(w); err != nil {
+		return err
+	}
+	defer w.end()
+	b.Freqs, b.Forms = Rows{}, nil
+	r := &w.run
+	r.cfg, r.kind, r.batch, r.q, r.out = &c.cfg, overSeqs, b, q, out
+	return c.attend(ctx, w, nil)
+}
+
+// attend checks and computes the call in w.
+func (c *Core) attend(ctx context.Context, w *Workspace, ignored *int64) error {
+	ctx = ctxOr(ctx)
+	if err := w.begin(ctx, &c.engine); err != nil || w.run.tokens == 0 {
+		return err
+	}
+	call := &w.run.call
+	if err := w.forms.Run(ctx, w.pool, call); err != nil {
+		return poolError(err)
+	}
+	if sp := w.run.batch.Sparse; sp != nil {
+		sp.Ignored = call.Invalid
+	}
+	if ignored != nil {
+		*ignored = call.Invalid
+	}
+	return nil
 }
 
 // SparseDecodeArgs are the arguments of SparseDecode beside q and out.
@@ -108,14 +144,16 @@ type SparseDecodeArgs struct {
 //
 // Rows that no list selects are not read. Errors: ErrShape, ErrLimit, ErrBusy,
 // ErrClosed, those of kvpaged, and ctx.Err.
-func (c *Core) SparseDecode(ctx context.Context, out, q Rows, a *SparseDecodeArgs) error {
-	if !c.owned().made() {
-		return errNoPlan
+func (c *Core) SparseDecode(ctx context.Context, w *Workspace, out, q Rows, a *SparseDecodeArgs) error {
+	if err := c.enter(w); err != nil {
+		return err
 	}
+	defer w.end()
 	if a == nil || a.Cache == nil {
 		return fmt.Errorf("%w: SparseDecodeArgs or its Cache is nil", ErrShape)
 	}
-	return c.run(ctx, out, q, Rows{}, *a, &a.Ignored)
+	w.run.q, w.run.out, w.run.call.ByHead = q, out, true
+	return c.overRows(ctx, w, a, &a.Ignored)
 }
 
 // SparsePrefillArgs are the arguments of SparsePrefill beside q, kv and out.
@@ -136,68 +174,60 @@ type SparsePrefillArgs struct {
 //	out  [s_q, h, d_v]    f32, bf16 or f16
 //
 // Rows that no list selects are not read. Errors as for SparseDecode.
-func (c *Core) SparsePrefill(ctx context.Context, out, q, kv Rows, a *SparsePrefillArgs) error {
-	if !c.owned().made() {
-		return errNoPlan
+func (c *Core) SparsePrefill(ctx context.Context, w *Workspace, out, q, kv Rows, a *SparsePrefillArgs) error {
+	if err := c.enter(w); err != nil {
+		return err
 	}
+	defer w.end()
 	if a == nil {
 		return fmt.Errorf("%w: SparsePrefillArgs is nil", ErrShape)
 	}
-	tokens := 0
-	if row := c.plan.cfg.Heads * c.plan.cfg.Width(); q.Len()%row != 0 {
+	row, width := c.cfg.Heads*c.cfg.Width(), c.cfg.Width()
+	if q.Len()%row != 0 {
 		return fmt.Errorf("%w: q has %d values, want rows of h*d_qk = %d", ErrShape, q.Len(), row)
-	} else {
-		tokens = q.Len() / row
 	}
-	if kv.Len()%c.plan.cfg.Width() != 0 {
-		return fmt.Errorf("%w: kv has %d values, want rows of d_qk = %d", ErrShape, kv.Len(), c.plan.cfg.Width())
+	if kv.Len()%width != 0 {
+		return fmt.Errorf("%w: kv has %d values, want rows of d_qk = %d", ErrShape, kv.Len(), width)
 	}
-	d := SparseDecodeArgs{
-		Seqs: 1, Tokens: tokens, Indices: a.Indices, Stride: a.Stride, Lengths: a.Lengths, LengthsPer: TopKPerToken,
+	w.run.q, w.run.out, w.run.plain = q, out, kv
+	w.args = SparseDecodeArgs{
+		Seqs: 1, Tokens: q.Len() / row, Indices: a.Indices, Stride: a.Stride, Lengths: a.Lengths, LengthsPer: TopKPerToken,
 		Sink: a.Sink, LSE: a.LSE, MaxLogit: a.MaxLogit,
 	}
-	return c.run(ctx, out, q, kv, d, &a.Ignored)
+	defer func() { w.args = SparseDecodeArgs{} }()
+	return c.overRows(ctx, w, &w.args, &a.Ignored)
 }
 
-// run checks the sizes of a and computes it, over kv if there is no cache.
-func (c *Core) run(ctx context.Context, out, q, kv Rows, a SparseDecodeArgs, ignored *int64) error {
-	p := c.plan
+// overRows computes a call over index lists alone: of physical rows, or of w.run.plain if there is
+// no cache.
+func (c *Core) overRows(ctx context.Context, w *Workspace, a *SparseDecodeArgs, ignored *int64) error {
 	if a.Seqs < 0 || a.Tokens < 0 {
 		return fmt.Errorf("%w: %d sequences of %d tokens", ErrShape, a.Seqs, a.Tokens)
 	}
-	if a.Seqs > p.lim.Seqs {
-		return fmt.Errorf("%w: the call has %d sequences, Limits.Seqs is %d", ErrLimit, a.Seqs, p.lim.Seqs)
+	if a.Seqs > w.lim.Seqs {
+		return fmt.Errorf("%w: the call has %d sequences, Limits.Seqs is %d", ErrLimit, a.Seqs, w.lim.Seqs)
 	}
-	if a.Tokens > p.lim.Tokens || a.Seqs*a.Tokens > p.lim.Tokens {
-		return fmt.Errorf("%w: the call has %d*%d tokens, Limits.Tokens is %d", ErrLimit, a.Seqs, a.Tokens, p.lim.Tokens)
+	if a.Tokens > w.lim.Tokens || a.Seqs*a.Tokens > w.lim.Tokens {
+		return fmt.Errorf("%w: the call has %d*%d tokens, Limits.Tokens is %d", ErrLimit, a.Seqs, a.Tokens, w.lim.Tokens)
 	}
 	*ignored = 0
-	return p.run(ctx, call{
-		out: out, q: q, kind: coreSparse, nseq: a.Seqs, byHead: a.Cache != nil, dense: kv, core: c, args: a, ignored: ignored,
-	})
-}
-
-// ready fills the call from a, once the plan is this call's own.
-func (c *Core) ready() error {
-	p, a := c.plan, &c.plan.call.args
-	for i := range a.Seqs + 1 {
-		p.offsets[i] = uint32(i * a.Tokens)
+	if a.Cache != nil {
+		if err := checkCache("SparseDecodeArgs", a.Cache, a.Layer, &c.cfg); err != nil {
+			return err
+		}
 	}
-	c.sparse = Sparse{
+	for i := range a.Seqs + 1 {
+		w.offsets[i] = uint32(i * a.Tokens)
+	}
+	w.sparse = Sparse{
 		Indices: a.Indices, Stride: a.Stride, Lengths: a.Lengths, LengthsPer: a.LengthsPer, FoldShared: a.FoldShared, Extra: a.Extra,
 	}
-	p.call.Batch = Batch{
-		Cache: a.Cache, Layer: a.Layer, Offsets: p.offsets[:a.Seqs+1], Sink: a.Sink,
-		LSE: a.LSE, MaxLogit: a.MaxLogit, Sparse: &c.sparse,
+	defer func() { w.sparse = Sparse{} }()
+	r := &w.run
+	r.cfg, r.kind, r.tokens = &c.cfg, overRows, a.Seqs*a.Tokens
+	r.batch = Batch{
+		Cache: a.Cache, Layer: a.Layer, Offsets: w.offsets[:a.Seqs+1], Sink: a.Sink,
+		LSE: a.LSE, MaxLogit: a.MaxLogit, Sparse: &w.sparse,
 	}
-	p.call.tokens = a.Seqs * a.Tokens
-	for t := range p.call.tokens {
-		p.tokSeq[t] = int32(t / a.Tokens)
-	}
-	if a.Cache != nil {
-		return p.checkCache("SparseDecodeArgs", a.Cache, a.Layer)
-	}
-	source := &p.call.lists[0].source
-	source.dense, source.plain, source.rows = p.call.dense, true, p.call.dense.Len()/p.cfg.Width()
-	return nil
+	return c.attend(ctx, w, ignored)
 }

@@ -23,9 +23,9 @@ type coreWorld struct {
 	heads, width, value int
 	scale               float32
 	mask                mla.Mask
-	compute             mla.Arithmetic
+	compute             mla.Compute
 	lim                 mla.Limits
-	core                *mla.Core
+	core                *boundCore
 	spoiled             bool // an argument is not what it should be
 }
 
@@ -41,11 +41,11 @@ func newCoreWorld(t *testing.T, data []byte) *coreWorld {
 		{Kind: mla.MaskSlidingWindowNonCausal, Window: 1 + w.size(20)}, {Kind: mla.MaskChunked, Window: 1 + w.size(20)},
 		{Kind: mla.MaskChunkedCausal, Window: math.MaxInt - w.size(2)},
 	}[w.size(6)]
-	w.compute = arithmetics[w.size(2)]
+	w.compute = computes[w.size(2)]
 	w.lim = mla.Limits{Tokens: 40, Seqs: 4, Context: 200}
 	pool := mla.NewPool(1 + w.size(3))
 	var err error
-	w.core, err = mla.NewCore(mla.CoreConfig{Heads: w.heads, Width: w.width, V: w.value, Scale: w.scale, Mask: w.mask, Arithmetic: w.compute}, w.lim, pool)
+	w.core, err = newCore(mla.CoreConfig{Heads: w.heads, Width: w.width, V: w.value, Scale: w.scale, Mask: w.mask, Compute: w.compute}, w.lim, pool)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, w.core.Close())
@@ -199,7 +199,7 @@ func (w *coreWorld) check(what string, q []float32, key, value func(int) []float
 		return
 	}
 	bound := 2*(2e-6+1.2e-7*sum) + 1e-6
-	if w.compute == mla.BF16 {
+	if w.compute == mla.ComputeBF16 {
 		bound = 0x1p-7*sum + 0x1p-6
 	}
 	abs := func(j int) []float64 {

@@ -36,10 +36,10 @@ func TestSameBits(t *testing.T) {
 	}
 	for _, n := range contexts {
 		for i, form := range slices.Concat(bothForms, bothForms) {
-			arithmetic := arithmetics[i/len(bothForms)]
+			arithmetic := computes[i/len(bothForms)]
 			t.Run(fmt.Sprintf("keys=%d/%v/arithmetic=%v", n, form, arithmetic), func(t *testing.T) {
 				w := light([]int{n - 3}, []int{3})
-				w.cfg.Arithmetic = arithmetic
+				w.cfg.Compute = arithmetic
 				m := w.make(t)
 				want := m.forward(t, m.plan(t, m.limits(), nil), form)
 				if n < 2000 {
@@ -49,7 +49,7 @@ func TestSameBits(t *testing.T) {
 					pool := mla.NewPool(workers)
 					var meet workpool.Meet
 					pool.SetHook(meet.Wait)
-					p, err := m.layer_.Plan(m.limits(), pool)
+					p, err := bind(m.layer_, m.limits(), pool)
 					require.NoError(t, err)
 					sameBits(t, want, m.forward(t, p, form), fmt.Sprintf("%d workers", workers))
 					if workers > 1 {
@@ -82,14 +82,14 @@ func TestSameBits(t *testing.T) {
 // TestBatchMix runs sequences together and alone: equal bits, in the forms that
 // the rule picks.
 func TestBatchMix(t *testing.T) {
-	for _, arithmetic := range arithmetics {
+	for _, arithmetic := range computes {
 		t.Run(arithmetic.String(), func(t *testing.T) { batchMix(t, arithmetic) })
 	}
 }
 
-func batchMix(t *testing.T, arithmetic mla.Arithmetic) {
+func batchMix(t *testing.T, arithmetic mla.Compute) {
 	w := light([]int{0, 700, 64, 5, 0, 33}, []int{40, 2, 0, 70, 1, 1})
-	w.cfg.Arithmetic = arithmetic
+	w.cfg.Compute = arithmetic
 	m := w.make(t)
 	pool := mla.NewPool(3)
 	defer func() { require.NoError(t, pool.Close()) }()
@@ -113,7 +113,7 @@ func TestCutPrompt(t *testing.T) {
 	const n = 150
 	for i, form := range slices.Concat(bothForms, bothForms) {
 		w := light([]int{0}, []int{n})
-		w.cfg.Arithmetic = arithmetics[i/len(bothForms)]
+		w.cfg.Compute = computes[i/len(bothForms)]
 		m := w.make(t)
 		want := m.forward(t, m.plan(t, m.limits(), nil), form)
 		for _, step := range []int{1, 7, 64} {
@@ -169,7 +169,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		pool := mla.NewPool(workers)
 		defer func() { require.NoError(t, pool.Close()) }()
 		w := light([]int{600, 0, 3}, []int{2, 9, 0})
-		w.cfg.Arithmetic = arithmetics[i/2]
+		w.cfg.Compute = computes[i/2]
 		m := w.make(t)
 		p := m.plan(t, m.limits(), pool)
 		rows := m.tokens * m.cfg.Heads

@@ -31,9 +31,10 @@
 //
 //	New(Config, Weights) -> Layer        immutable, shared by goroutines
 //	Layer.Save, LoadPacked               its packed weights, in a file
-//	Layer.Plan(Limits, Pool) -> Plan     owns the workspace, one Forward at a time
-//	Plan.Forward(ctx, out, q, kv, Batch) no allocation, the same bits for any
-//	                                     workers, batch mix and page size
+//	NewWorkspace(Limits, Pool, layers...) the memory of one call at a time, for all layers in turn
+//	Layer.Forward(ctx, ws, out, q, kv, Batch)
+//	                                     no allocation, the same bits for any workers, batch mix
+//	                                     and page size
 //
 // Forward writes the new rows into reserved slots of the cache and never
 // commits them: the caller does, with [kvpaged.Seq.Commit], once every layer is
@@ -47,8 +48,8 @@
 //
 //	NewBlock(BlockConfig, BlockWeights) -> Block   from hidden states to hidden states
 //	Block.Save, LoadPackedBlock                    its packed weights, in a file
-//	Block.Plan(Limits, Pool) -> BlockPlan
-//	BlockPlan.Forward(ctx, out, hidden, Batch)     q and kv projections, the layer, o_proj
+//	NewWorkspace(Limits, Pool, blocks...)
+//	Block.Forward(ctx, ws, out, hidden, Batch)     q and kv projections, the layer, o_proj
 //
 // # Beyond one dense call
 //
@@ -56,7 +57,7 @@
 //	Core           attention alone, in FlashMLA's shapes: Decode, Prefill, SparseDecode, SparsePrefill
 //	Merge          partial results of disjoint keys
 //	ActDynamic     activations quantised to FP8, as GPUs do
-//	BF16           the second arithmetic, for processors that multiply pairs of bf16 values
+//	ComputeBF16    bf16 operands and float32 sums, for processors that multiply pairs of bf16 values
 //
 // # Coming from MAX
 //

@@ -9,7 +9,7 @@ import (
 // Errors that callers test with errors.Is. Each is wrapped with the names,
 // shapes and values at fault.
 var (
-	// ErrConfig marks a Config or Limits that describes no layer or plan.
+	// ErrConfig marks a Config or Limits that describes no layer or workspace.
 	ErrConfig = errors.New("mla: bad configuration")
 	// ErrWeights marks weights that do not fit the Config.
 	ErrWeights = errors.New("mla: bad weights")
@@ -20,25 +20,22 @@ var (
 	ErrStale = errors.New("mla: stale packed file")
 	// ErrShape marks an argument of the wrong length or type.
 	ErrShape = errors.New("mla: wrong shape")
-	// ErrLimit marks a batch larger than the Limits of its Plan.
-	ErrLimit = errors.New("mla: beyond the limits of the plan")
+	// ErrLimit marks a batch larger than the Limits of its Workspace, or a Workspace
+	// that is too small for its layer.
+	ErrLimit = errors.New("mla: beyond the limits of the workspace")
 	// ErrUnmapped marks a visible position whose page is not mapped.
 	ErrUnmapped = errors.New("mla: page is not mapped")
 	// ErrIndexer marks a query that sees more keys than Config.IndexTopK in a call
 	// that brings no index lists.
 	ErrIndexer = errors.New("mla: index lists are missing")
-	// ErrBusy is returned when a Plan, BlockPlan, Core or GraphArgs is entered twice
+	// ErrBusy is returned when a Workspace or GraphArgs is entered twice
 	// at once, or closed, as a Layer or Block, while a call runs on it.
 	ErrBusy = errors.New("mla: busy")
 	// ErrPanic wraps a panic of a worker: a broken promise inside the library.
 	ErrPanic = workpool.ErrPanic
 	// ErrPoolBusy is returned by Pool.Close while a call uses the pool.
 	ErrPoolBusy = workpool.ErrBusy
-	// ErrClosed is returned by a Layer, Plan, Block, BlockPlan or Core that is closed,
+	// ErrClosed is returned by a Layer, Block, Core or Workspace that is closed,
 	// or nil or a zero value, which no constructor made; and on a closed Pool.
 	ErrClosed = errors.New("mla: closed")
-
-	// errAborted ends the units that wait for one that failed; the pool returns
-	// the error of the one that failed.
-	errAborted = errors.New("mla: another unit of the call failed")
 )

@@ -62,7 +62,7 @@ func TestForwardErrors(t *testing.T) {
 		"twice, once idle": {func(m *made, a *forwardArgs) { a.b.Seqs[2] = a.b.Seqs[3] }, mla.ErrShape, "Batch.Seqs[2] and Batch.Seqs[3] are the same sequence"},
 		"idle, then not":   {func(m *made, a *forwardArgs) { a.b.Seqs[2] = a.b.Seqs[0] }, mla.ErrShape, "Batch.Seqs[0] and Batch.Seqs[2] are the same sequence"},
 		"freqs ragged":     {func(m *made, a *forwardArgs) { a.b.Freqs = short(15) }, mla.ErrShape, "Batch.Freqs has 15 values, want rows of P = 10"},
-		"freqs short":      {func(m *made, a *forwardArgs) { a.b.Freqs = short(70 * 10) }, mla.ErrShape, "Batch.Freqs has 70 rows, sequence 1 reaches position 74"},
+		"freqs short":      {func(m *made, a *forwardArgs) { a.b.Freqs = short(70 * 10) }, mla.ErrShape, "Batch.Freqs has 70 rows, and position 74 is reached (sequence 1 of the batch)"},
 		"out is q":         {func(m *made, a *forwardArgs) { m.overlay(a, true) }, mla.ErrShape, "out overlaps q"},
 		"lse is kv":        {func(m *made, a *forwardArgs) { m.overlay(a, false) }, mla.ErrShape, "Batch.LSE overlaps kv"},
 		"lse is out":       {func(m *made, a *forwardArgs) { a.b.LSE = a.out.F32()[:m.tokens*m.cfg.Heads] }, mla.ErrShape, "Batch.LSE overlaps out"},
@@ -125,7 +125,7 @@ func TestLimits(t *testing.T) {
 	}{
 		"tokens":  {mla.Limits{Tokens: 14, Seqs: 4, Context: 100}, "15 new tokens, Limits.Tokens is 14"},
 		"seqs":    {mla.Limits{Tokens: 15, Seqs: 3, Context: 100}, "4 sequences, Limits.Seqs is 3"},
-		"context": {mla.Limits{Tokens: 15, Seqs: 4, Context: 74}, "sequence 1 has 75 keys, Limits.Context is 74"},
+		"context": {mla.Limits{Tokens: 15, Seqs: 4, Context: 74}, "75 keys, Limits.Context is 74 (sequence 1 of the batch)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := m.args()
@@ -138,7 +138,7 @@ func TestLimits(t *testing.T) {
 		{}, {Tokens: 1, Seqs: 1}, {Tokens: -1, Seqs: 1, Context: 1}, {Tokens: 1, Seqs: 0, Context: 1},
 		{Tokens: 1, Seqs: 1, Context: 1, Buffer: -1}, {Tokens: math.MaxInt, Seqs: 1, Context: 1}, {Tokens: 1, Seqs: 1, Context: math.MaxInt},
 	} {
-		_, err := m.layer_.Plan(lim, nil)
+		_, err := bind(m.layer_, lim, nil)
 		require.ErrorIs(t, err, mla.ErrConfig, "%+v", lim)
 	}
 }
@@ -165,7 +165,7 @@ func TestConfigErrors(t *testing.T) {
 		"mask unknown":    {func(c *mla.Config) { c.Mask.Kind = 77 }, "mask kind 77"},
 		"no window":       {func(c *mla.Config) { c.Mask.Kind = mla.MaskChunked }, "chunked has window 0"},
 		"window":          {func(c *mla.Config) { c.Mask.Window = 3 }, "causal takes no window"},
-		"arithmetic":      {func(c *mla.Config) { c.Arithmetic = 2 }, "Arithmetic 2"},
+		"compute":         {func(c *mla.Config) { c.Compute = 2 }, "Compute 2"},
 		"style":           {func(c *mla.Config) { c.RopeStyle = 9 }, "RopeStyle 9"},
 		"rule":            {func(c *mla.Config) { c.FormRule = 9 }, "FormRule 9"},
 		"threshold":       {func(c *mla.Config) { c.MAXThreshold = -1 }, "MAXThreshold is -1"},
@@ -305,7 +305,10 @@ func TestUnmapped(t *testing.T) {
 			require.NoError(t, err)
 		} else {
 			require.ErrorIs(t, err, mla.ErrUnmapped)
-			require.ErrorContains(t, err, "sequence 0, position")
+			require.ErrorContains(t, err, "position")
+			var seq *mla.SeqError
+			require.ErrorAs(t, err, &seq)
+			require.Zero(t, seq.Index)
 		}
 		require.NoError(t, cache.Close())
 	}
@@ -344,7 +347,7 @@ func TestNothingToDo(t *testing.T) {
 func TestClose(t *testing.T) {
 	m := small().make(t)
 	pool := mla.NewPool(2)
-	p, err := m.layer_.Plan(m.limits(), pool)
+	p, err := bind(m.layer_, m.limits(), pool)
 	require.NoError(t, err)
 	a := m.args()
 
@@ -370,7 +373,7 @@ func TestClose(t *testing.T) {
 	require.NoError(t, m.layer_.Close())
 	require.NoError(t, m.layer_.Close())
 	require.ErrorIs(t, second.Forward(a.ctx, a.out, a.q, a.kv, a.b), mla.ErrClosed)
-	_, err = m.layer_.Plan(m.limits(), nil)
+	_, err = bind(m.layer_, m.limits(), nil)
 	require.ErrorIs(t, err, mla.ErrClosed)
 	require.NoError(t, pool.Close())
 }
@@ -428,7 +431,7 @@ func TestDecodeErrors(t *testing.T) {
 	b := mla.Batch{Cache: m.cache, Layer: m.layer, Seqs: m.seqs[2:3], Offsets: []uint32{0, 4}}
 	err := p.Decode(context.Background(), out, q, b)
 	require.ErrorIs(t, err, mla.ErrShape)
-	require.ErrorContains(t, err, "sequence 0 has 4 queries, but only 3 committed tokens")
+	require.ErrorContains(t, err, "4 queries, but only 3 committed tokens (sequence 0 of the batch)")
 	b.Offsets[1] = 3
 	require.ErrorContains(t, p.Decode(context.Background(), out, q, b), "q has 984 values, want T*H*(R+P) = 738")
 }

@@ -23,7 +23,7 @@ func Example() {
 	cache, err := kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: 64, Width: 32 + 8, Format: kvpaged.BF16, Pages: 16})
 	check(err)
 	pool := mla.NewPool(0) // one worker per CPU
-	plan, err := layer.Plan(mla.Limits{Tokens: 64, Seqs: 8, Context: 1024}, pool)
+	ws, err := mla.NewWorkspace(mla.Limits{Tokens: 64, Seqs: 8, Context: 1024}, pool, layer)
 	check(err)
 
 	seq, err := cache.NewSeq()
@@ -33,14 +33,14 @@ func Example() {
 		out := make([]float32, n*4*16)            // [n, Heads, V]
 
 		check(seq.Reserve(n)) // all or nothing
-		check(plan.Forward(context.Background(), mla.RowsF32(out), mla.RowsF32(q), mla.RowsF32(kv), mla.Batch{
+		check(layer.Forward(context.Background(), ws, mla.RowsF32(out), mla.RowsF32(q), mla.RowsF32(kv), mla.Batch{
 			Cache: cache, Layer: 0, Seqs: []*kvpaged.Seq{seq}, Offsets: []uint32{0, uint32(n)}, Freqs: mla.RowsF32(freqs),
 		}))
 		check(seq.Commit(n)) // visible from now on
 		fmt.Printf("%d new of %d tokens, form %v: out[0] = %.4f\n", n, seq.Len(), layer.Form(n, seq.Len()), out[0])
 	}
 
-	check(errors.Join(plan.Close(), pool.Close(), cache.Close(), layer.Close()))
+	check(errors.Join(ws.Close(), pool.Close(), cache.Close(), layer.Close()))
 	// Output:
 	// 5 new of 5 tokens, form prefill: out[0] = 5.3995
 	// 1 new of 6 tokens, form decode: out[0] = 2.4340

@@ -285,16 +285,16 @@ func (m *made) limits() mla.Limits {
 	return mla.Limits{Tokens: max(m.tokens, 1), Seqs: max(len(m.seqs), 1), Context: m.longest()}
 }
 
-func (m *made) plan(t testing.TB, lim mla.Limits, pool *mla.Pool) *mla.Plan {
+func (m *made) plan(t testing.TB, lim mla.Limits, pool *mla.Pool) *bound {
 	t.Helper()
-	p, err := m.layer_.Plan(lim, pool)
+	p, err := bind(m.layer_, lim, pool)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
 }
 
 // forward runs the world's batch in one form for all its sequences.
-func (m *made) forward(t testing.TB, p *mla.Plan, form mla.Form) answer {
+func (m *made) forward(t testing.TB, p *bound, form mla.Form) answer {
 	t.Helper()
 	b := m.batch()
 	b.Forms = make([]mla.Form, len(m.seqs))
@@ -411,14 +411,14 @@ func (m *made) checkWith(t testing.TB, call *oracle.Call, a answer) {
 	}
 }
 
-// arithmetics are both. In the second one the layers of these tests may err by pairLayer of a row's largest size: their
+// computes are both. In the second one the layers of these tests may err by pairLayer of a row's largest size: their
 // rows are short, and their roundings have few others to cancel with.
-var arithmetics = []mla.Arithmetic{mla.F32, mla.BF16}
+var computes = []mla.Compute{mla.ComputeF32, mla.ComputeBF16}
 
 const pairLayer = 0x1p-6
 
 func (m *made) layerBound(want oracle.Row) float64 {
-	if m.cfg.Arithmetic == mla.BF16 {
+	if m.cfg.Compute == mla.ComputeBF16 {
 		return pairLayer * want.Size()
 	}
 	return want.LayerBound()
@@ -426,7 +426,7 @@ func (m *made) layerBound(want oracle.Row) float64 {
 
 func (m *made) sameLogit(t testing.TB, want float64, got float32, largest float64, what string) {
 	t.Helper()
-	if m.cfg.Arithmetic != mla.BF16 || math.IsNaN(want) || math.IsInf(want, 0) {
+	if m.cfg.Compute != mla.ComputeBF16 || math.IsNaN(want) || math.IsInf(want, 0) {
 		sameLogit(t, want, got, largest, what)
 		return
 	}

@@ -60,8 +60,8 @@ func TestDecodeOverFork(t *testing.T) {
 			add(anew, rows, 0, n)
 			add(anew, after, 0, more)
 			q := mla.RowsF32(floats(r, heads*width, 1))
-			for _, arithmetic := range []mla.Arithmetic{mla.F32, mla.BF16} {
-				core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: width - 8, Scale: 0.1, Arithmetic: arithmetic},
+			for _, arithmetic := range []mla.Compute{mla.ComputeF32, mla.ComputeBF16} {
+				core, err := newCore(mla.CoreConfig{Heads: heads, Width: width, V: width - 8, Scale: 0.1, Compute: arithmetic},
 					mla.Limits{Tokens: 1, Seqs: 1, Context: tokens + more}, nil)
 				require.NoError(t, err)
 				for l := range layers {

@@ -234,14 +234,14 @@ func (o *outcome) take(out mla.Rows, b *mla.Batch) {
 	}
 }
 
-// layerCall is Plan.Forward.
+// layerCall is Layer.Forward.
 func (g *geometry) layerCall(t testing.TB) run {
 	m := g.world.make(t)
 	g.fill(m)
 	lists := g.listings()
 	return func(t testing.TB, v variant) outcome {
 		c := g.in(t, m, v)
-		p, err := c.layer_.Plan(g.limits(c, v), v.pool)
+		p, err := bind(c.layer_, g.limits(c, v), v.pool)
 		require.NoError(t, err)
 		p.Poison()
 		o, out := g.blank(c.tokens*c.cfg.Heads, c.tokens*c.cfg.Heads*c.cfg.V)
@@ -273,7 +273,7 @@ func (g *geometry) oracleOf(m *made, l *listing, a answer) func(testing.TB) {
 		if g.lists != noLists {
 			call.Select = func(tok int) []int { return g.selected(m, l, tok) }
 		}
-		if g.cfg.Arithmetic == mla.F32 {
+		if g.cfg.Compute == mla.ComputeF32 {
 			m.checkWith(t, call, a)
 			return
 		}
@@ -367,7 +367,7 @@ func (g *geometry) selected(m *made, l *listing, tok int) (positions []int) {
 	return positions
 }
 
-// blockCall is BlockPlan.Forward.
+// blockCall is Block.Forward.
 func (g *geometry) blockCall(t testing.TB) run {
 	m := g.blockWorld.make(t)
 	g.fill(m.made)
@@ -375,7 +375,7 @@ func (g *geometry) blockCall(t testing.TB) run {
 	lists := g.listings()
 	return func(t testing.TB, v variant) outcome {
 		c := g.in(t, m.made, v)
-		p, err := m.block.Plan(g.limits(c, v), v.pool)
+		p, err := bindBlock(m.block, g.limits(c, v), v.pool)
 		require.NoError(t, err)
 		p.Poison()
 		o, out := g.blank(c.tokens*c.cfg.Heads, c.tokens*m.hidden)
@@ -386,7 +386,7 @@ func (g *geometry) blockCall(t testing.TB) run {
 		o.stored(t, c)
 		// The oracle's norm of a low-rank query knows the default epsilon and no rounding to f16.
 		plain := g.lora == 0 || g.lora > 1 && g.cfg.Epsilon == 0 && g.cfg.NormRounding != mla.NormAsGamma
-		dense := g.lists == noLists && g.cfg.Arithmetic == mla.F32
+		dense := g.lists == noLists && g.cfg.Compute == mla.ComputeF32
 		if g.bounded() && plain && dense && g.hidden >= 16 {
 			of := *m
 			of.made = c
@@ -397,13 +397,13 @@ func (g *geometry) blockCall(t testing.TB) run {
 }
 
 // core runs a call of a core for a variant.
-func (g *geometry) core(t testing.TB, m *made, v variant, call func(c *mla.Core)) {
+func (g *geometry) core(t testing.TB, m *made, v variant, call func(c *boundCore)) {
 	t.Helper()
 	cfg := mla.CoreConfig{
 		Heads: g.cfg.Heads, Width: g.width(), V: g.cfg.Latent,
-		Scale: g.cfg.Scale, Mask: g.cfg.Mask, Arithmetic: g.cfg.Arithmetic,
+		Scale: g.cfg.Scale, Mask: g.cfg.Mask, Compute: g.cfg.Compute,
 	}
-	c, err := mla.NewCore(cfg, g.limits(m, v), v.pool)
+	c, err := newCore(cfg, g.limits(m, v), v.pool)
 	require.NoError(t, err)
 	c.Poison()
 	call(c)
@@ -417,7 +417,7 @@ func (g *geometry) decodeCall(testing.TB) run {
 		c := g.in(t, m, v)
 		o, out := g.blank(c.tokens*c.cfg.Heads, c.tokens*c.cfg.Heads*c.cfg.Latent)
 		b := g.batch(t, c, lists, v, &o)
-		g.core(t, c, v, func(core *mla.Core) {
+		g.core(t, c, v, func(core *boundCore) {
 			require.NoError(t, core.Decode(context.Background(), out, rowsOf(g.kv, c.q), b))
 		})
 		o.take(out, &b)
@@ -440,7 +440,7 @@ func (g *geometry) sparseDecodeCall(testing.TB) run {
 			FoldShared: b.Sparse.FoldShared, Extra: b.Sparse.Extra,
 			Sink: b.Sink, LSE: o.lse, MaxLogit: o.top,
 		}
-		g.core(t, c, v, func(core *mla.Core) {
+		g.core(t, c, v, func(core *boundCore) {
 			require.NoError(t, core.SparseDecode(context.Background(), out, rowsOf(g.kv, c.q), &a))
 		})
 		o.out, o.ignored = values(out), a.Ignored
@@ -467,7 +467,7 @@ func (g *geometry) sparsePrefillCall(testing.TB) run {
 			Sink: m.sinks, LSE: o.lse, MaxLogit: o.top,
 		}
 		q, kv := rowsOf(g.kv, m.q), rowsOf(g.kv, kv)
-		g.core(t, m, v, func(core *mla.Core) {
+		g.core(t, m, v, func(core *boundCore) {
 			require.NoError(t, core.SparsePrefill(context.Background(), out, q, kv, &a))
 		})
 		o.out, o.ignored = values(out), a.Ignored
@@ -506,7 +506,7 @@ func (g *geometry) prefillCall(testing.TB) run {
 		a := a
 		a.LSE, a.MaxLogit = o.lse, o.top
 		q, k, v := rowsOf(g.kv, m.q), rowsOf(g.kv, k), rowsOf(g.kv, v)
-		g.core(t, m, vr, func(core *mla.Core) {
+		g.core(t, m, vr, func(core *boundCore) {
 			require.NoError(t, core.Prefill(context.Background(), out, q, k, v, &a))
 		})
 		o.out = values(out)

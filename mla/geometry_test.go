@@ -67,14 +67,14 @@ type run func(t testing.TB, v variant) outcome
 
 // calls are drawn with equal chances; what stands twice, twice as often.
 var calls = []call{
-	{"Plan.Forward", false, (*geometry).layerCall},
-	{"BlockPlan.Forward", false, (*geometry).blockCall},
+	{"Layer.Forward", false, (*geometry).layerCall},
+	{"Block.Forward", false, (*geometry).blockCall},
 	{"Core.Decode", true, (*geometry).decodeCall},
 	{"Core.SparseDecode", true, (*geometry).sparseDecodeCall},
 	{"Core.SparsePrefill", true, (*geometry).sparsePrefillCall},
 	{"Core.Prefill", true, (*geometry).prefillCall},
-	{"Plan.Forward", false, (*geometry).layerCall},
-	{"BlockPlan.Forward", false, (*geometry).blockCall},
+	{"Layer.Forward", false, (*geometry).layerCall},
+	{"Block.Forward", false, (*geometry).blockCall},
 }
 
 // weightKinds are the ways in which a projection is stored. Blocks are cut by heads as they come.
@@ -85,7 +85,7 @@ var weightKinds = []weightKind{
 }
 
 // dimensions are all that a geometry is drawn from, a byte or more each. To add a compute, a
-// format, a mask or a kind of call, add it to the table that its row names (arithmetics,
+// format, a mask or a kind of call, add it to the table that its row names (computes,
 // formats, allMasks, calls, weightKinds); to add a dimension, add a row at the end, so that the
 // bytes of old corpora mean what they meant. A byte of 0, and so bytes that are not there,
 // draws the first value of a row: let that be the simplest one.
@@ -94,7 +94,7 @@ var dimensions = []struct {
 	draw func(g *geometry, d *draw)
 }{
 	{"call", func(g *geometry, d *draw) { g.call = one(d, calls...) }},
-	{"compute", func(g *geometry, d *draw) { g.cfg.Arithmetic = one(d, arithmetics...) }},
+	{"compute", func(g *geometry, d *draw) { g.cfg.Compute = one(d, computes...) }},
 	{"latent", func(g *geometry, d *draw) {
 		g.cfg.Latent = one(d, 1, 16, 17, 31, 33, 48, 2, 15, 32, 47, 65, 257)
 	}},
@@ -156,7 +156,7 @@ var dimensions = []struct {
 	}},
 	{"rope style", func(g *geometry, d *draw) { g.cfg.RopeStyle = one(d, mla.Interleaved, mla.Half) }},
 	{"form rule", func(g *geometry, d *draw) {
-		g.cfg.FormRule = one(d, mla.PerSequence, mla.FormRuleMAX)
+		g.cfg.FormRule = one(d, mla.FormRulePerSequence, mla.FormRuleMAX)
 		g.cfg.MAXThreshold = one(d, 0, 2)
 	}},
 	{"scale", func(g *geometry, d *draw) { g.cfg.Scale = one[float32](d, 1, -1, 3) }},

@@ -16,7 +16,7 @@ import (
 // PrefillDecodeGraphFP8 is MAX's operator mla_prefill_decode_graph_fp8 on a CPU:
 // the whole layer, from un-normalised latent rows to the output of the heads, for
 // a ragged batch over a paged cache. [GraphArgs] has every parameter and argument
-// of the operator. It is [Plan.Forward] in MAX's words, and has its bits; beside
+// of the operator. It is [Layer.Forward] in MAX's words, and has its bits; beside
 // that nothing is asked of the caller but the slices.
 //
 // The new rows are stored in the cache before attention. Nothing is committed:
@@ -26,8 +26,8 @@ import (
 // cancelled.
 //
 // Errors: ErrConfig, ErrShape, ErrWeights, ErrUnmapped, ErrLimit (sizes beyond any
-// plan), ErrBusy, ErrClosed of a closed pool, ErrPanic, those of kvpaged (page tables,
-// formats), and ctx.Err.
+// workspace), ErrBusy, ErrClosed of a closed pool, ErrPanic, those of kvpaged (page
+// tables, formats), and ctx.Err.
 func PrefillDecodeGraphFP8(ctx context.Context, args *GraphArgs) error {
 	if args == nil {
 		return fmt.Errorf("%w: no GraphArgs", ErrConfig)
@@ -49,7 +49,7 @@ func PrefillDecodeGraphFP8(ctx context.Context, args *GraphArgs) error {
 		return err
 	}
 	b := g.batch(args, &s)
-	err := g.plan.Forward(ctx, args.Output, args.Q, g.newRows(args, &s), b)
+	err := g.layer.Forward(ctx, g.ws, args.Output, args.Q, g.newRows(args, &s), b)
 	if b.Sparse != nil {
 		args.Ignored = b.Sparse.Ignored
 	}
@@ -81,8 +81,8 @@ type graphState struct {
 	layer *Layer
 	made  layerKey  // what it was made from
 	gamma []float32 // likewise
-	plan  *Plan
-	pool  *Pool // of the plan
+	ws    *Workspace
+	pool  *Pool // of the workspace
 
 	first, second pages
 	seqs          []*kvpaged.Seq
@@ -116,7 +116,7 @@ func (g *graphState) ready(a *GraphArgs, s *graphShape) error {
 	if err := g.readyLayer(a, s); err != nil {
 		return err
 	}
-	return g.readyPlan(a, s)
+	return g.readyWorkspace(a, s)
 }
 
 // pages is a cache over the caller's memory, with what it was made from.
@@ -303,7 +303,7 @@ func perHead(elem fp8.Elem, heads, rows, cols int, codes []byte, scales Scales, 
 }
 
 func (g *graphState) dropLayer() error {
-	err := g.dropPlan()
+	err := g.dropWorkspace()
 	if g.layer != nil && err == nil {
 		err = g.layer.Close()
 	}
@@ -313,36 +313,41 @@ func (g *graphState) dropLayer() error {
 	return err
 }
 
-// readyPlan makes a plan with room to grow, so that the next steps of a server
+// readyWorkspace makes a workspace with room to grow, so that the next steps of a server
 // find it large enough.
-func (g *graphState) readyPlan(a *GraphArgs, s *graphShape) error {
+func (g *graphState) readyWorkspace(a *GraphArgs, s *graphShape) error {
 	want := s.buffer
 	if want == 0 {
 		want = defaultBuffer
 	}
+	// Lists are merged as keys are.
+	longest := s.keys
+	if a.SparseMla {
+		longest = max(longest, s.stride, a.ExtraIndicesStride)
+	}
 	lim := Limits{Context: defaultBuffer}
-	if g.plan != nil {
-		lim = g.plan.Limits()
+	if g.ws != nil {
+		lim = g.ws.Limits()
 		// A buffer of less than half of what is allowed is made anew.
 		fits := lim.Buffer <= want && 2*lim.Buffer >= min(want, lim.Context)
-		if g.pool == a.Pool && fits && s.tokens <= lim.Tokens && s.seqs <= lim.Seqs && s.keys <= lim.Context {
+		if g.pool == a.Pool && fits && s.tokens <= lim.Tokens && s.seqs <= lim.Seqs && longest <= lim.Context {
 			return nil
 		}
 	}
-	if s.tokens > maxTokens || s.seqs > maxSeqs || s.keys > maxContext {
-		return fmt.Errorf("%w: %d new tokens in %d sequences, the longest of %d keys; at most %d, %d and %d go in a call",
-			ErrLimit, s.tokens, s.seqs, s.keys, maxTokens, maxSeqs, maxContext)
+	if s.tokens > maxTokens || s.seqs > maxSeqs || longest > maxContext {
+		return fmt.Errorf("%w: %d new tokens in %d sequences, the longest of %d keys or list entries; at most %d, %d and %d go in a call",
+			ErrLimit, s.tokens, s.seqs, longest, maxTokens, maxSeqs, maxContext)
 	}
 	lim = Limits{
 		Tokens: max(lim.Tokens, powerOfTwo(s.tokens)), Seqs: max(lim.Seqs, powerOfTwo(s.seqs)),
-		Context: max(lim.Context, powerOfTwo(s.keys)), Buffer: want,
+		Context: max(lim.Context, powerOfTwo(longest)), Buffer: want,
 	}
-	if err := g.dropPlan(); err != nil {
+	if err := g.dropWorkspace(); err != nil {
 		return err
 	}
 	var err error
-	if g.plan, err = g.layer.Plan(lim, a.Pool); err != nil {
-		g.plan = nil
+	if g.ws, err = NewWorkspace(lim, a.Pool, g.layer); err != nil {
+		g.ws = nil
 		return err
 	}
 	g.pool = a.Pool
@@ -352,12 +357,12 @@ func (g *graphState) readyPlan(a *GraphArgs, s *graphShape) error {
 // powerOfTwo is the smallest one that is not below n.
 func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
-func (g *graphState) dropPlan() error {
-	if g.plan == nil {
+func (g *graphState) dropWorkspace() error {
+	if g.ws == nil {
 		return nil
 	}
-	err := g.plan.Close()
-	g.plan = nil
+	err := g.ws.Close()
+	g.ws = nil
 	return err
 }
 

@@ -179,8 +179,8 @@ type GraphHost struct {
 	// Forms [B] overrides the rule; nil: auto for all.
 	Forms []Form
 
-	// Arithmetic is F32 unless set; MAX's GPUs are closer to BF16.
-	Arithmetic   Arithmetic
+	// Compute is ComputeF32 unless set; MAX's GPUs are closer to ComputeBF16.
+	Compute      Compute
 	RopeStyle    RopeStyle
 	NormRounding NormRounding
 

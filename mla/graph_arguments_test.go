@@ -87,7 +87,7 @@ func TestGraphHost(t *testing.T) {
 		{func(a *mla.GraphArgs) { a.MAXThreshold = -1 }, mla.ErrConfig, "MAXThreshold is -1"},
 		{func(a *mla.GraphArgs) { a.Forms = make([]mla.Form, 3) }, mla.ErrShape, "Forms has 3 values, want B = 4"},
 		{func(a *mla.GraphArgs) { a.Forms = []mla.Form{0, 0, 0, 9} }, mla.ErrShape, "which is no form"},
-		{func(a *mla.GraphArgs) { a.Arithmetic = 9 }, mla.ErrConfig, "Arithmetic 9"},
+		{func(a *mla.GraphArgs) { a.Compute = 9 }, mla.ErrConfig, "Compute 9"},
 		{func(a *mla.GraphArgs) { a.RopeStyle = 9 }, mla.ErrConfig, "RopeStyle 9"},
 		{func(a *mla.GraphArgs) { a.NormRounding = 9 }, mla.ErrConfig, "NormRounding 9"},
 		{func(a *mla.GraphArgs) { a.ActQuant = 9 }, mla.ErrConfig, "ActQuant 9"},
@@ -142,7 +142,7 @@ func (t argument) keeps(c ...change) {
 	sameBits(t, runGraph(t, t.call(false)), runGraph(t, t.call(false, c...)), "changed")
 }
 
-// isForward tests that the call gives the bits of Plan.Forward on matrices of
+// isForward tests that the call gives the bits of Layer.Forward on matrices of
 // the same blocks.
 func (t argument) isForward() {
 	t.Helper()
@@ -581,6 +581,19 @@ var graphArguments = []struct {
 			t.sparseRefuses(func(a *mla.GraphArgs) { a.IndicesStride = n }, mla.ErrShape, "DIndices")
 		}
 		t.refuses(func(a *mla.GraphArgs) { a.IndicesStride = 5 }, mla.ErrConfig, "IndicesStride is given")
+		all := func(a *mla.GraphArgs) { a.TopkLengths = nil }
+		long := func(a *mla.GraphArgs) { // longer than any sequence, by entries that are -1
+			const stride = 9000
+			wide := make([]int32, 6*stride)
+			for i := range wide {
+				wide[i] = -1
+			}
+			for token := range 6 {
+				copy(wide[token*stride:], a.DIndices[5*token:][:5])
+			}
+			a.IndicesStride, a.DIndices = stride, wide
+		}
+		sameBits(t, runGraph(t, t.call(true, all)), runGraph(t, t.call(true, all, long)), "lists of 9,000 entries")
 	}},
 	{"topk_lengths", func(t argument) {
 		t.lengths("TopkLengths", func(a *mla.GraphArgs) *[]int32 { return &a.TopkLengths }, 5)
@@ -708,7 +721,7 @@ func testKvCollection(t argument) {
 		{func(c *mla.KvCollection) { c.LookupTable[1] = 13 }, kvpaged.ErrPage, "entry 1 is 13"},
 		{func(c *mla.KvCollection) { c.LookupTable[1] = math.MaxUint32 }, kvpaged.ErrPage, "entry 1 is 4294967295"},
 		{func(c *mla.KvCollection) { c.LookupTable[1] = 12 }, kvpaged.ErrPage, "entry 1 is not mapped, but new tokens go there"},
-		{func(c *mla.KvCollection) { c.LookupTable[0] = 12 }, mla.ErrUnmapped, "sequence 0, position 0"},
+		{func(c *mla.KvCollection) { c.LookupTable[0] = 12 }, mla.ErrUnmapped, "position 0, which its new tokens see (sequence 0"},
 		{func(c *mla.KvCollection) { c.LookupTable[1] = c.LookupTable[4] }, kvpaged.ErrShared, "held 2 times"},
 	} {
 		t.refuses(func(a *mla.GraphArgs) { a.BufferRowOffsets, a.CacheOffsets = nil, nil; c.change(&a.KvCollection) }, c.err, c.text)

@@ -63,7 +63,7 @@ func (a *GraphArgs) checkParameters(s *graphShape) error {
 		return err
 	}
 	s.cfg = Config{
-		Heads: a.Heads, Scale: a.Scale, Epsilon: a.Epsilon, Mask: mask, Arithmetic: a.Arithmetic, RopeStyle: a.RopeStyle,
+		Heads: a.Heads, Scale: a.Scale, Epsilon: a.Epsilon, Mask: mask, Compute: a.Compute, RopeStyle: a.RopeStyle,
 		FormRule: a.FormRule, MAXThreshold: a.MAXThreshold, NormRounding: a.NormRounding,
 		ActQuant: a.ActQuant, ActBlockQ: a.ActBlockQ, ActBlockLatent: a.ActBlockLatent,
 	}

@@ -226,12 +226,12 @@ func runGraph(t testing.TB, a *mla.GraphArgs) answer {
 	return answer{values(a.Output), slices.Clone(a.LSE), slices.Clone(a.MaxLogit)}
 }
 
-// viaForward computes the same call through New, Plan and Forward, on a copy of
+// viaForward computes the same call through New and Forward, on a copy of
 // the blocks, and returns that copy as well.
 func (w graphWorld) viaForward(t testing.TB, a *mla.GraphArgs) (answer, []byte) {
 	t.Helper()
 	cfg := mla.Config{Heads: w.heads, Nope: w.nope, Rope: w.rope, V: w.v, Latent: w.latent, Scale: a.Scale, Epsilon: a.Epsilon,
-		Arithmetic: a.Arithmetic, RopeStyle: a.RopeStyle, FormRule: a.FormRule, MAXThreshold: a.MAXThreshold, NormRounding: a.NormRounding,
+		Compute: a.Compute, RopeStyle: a.RopeStyle, FormRule: a.FormRule, MAXThreshold: a.MAXThreshold, NormRounding: a.NormRounding,
 		ActQuant: a.ActQuant, ActBlockQ: a.ActBlockQ, ActBlockLatent: a.ActBlockLatent}
 	var err error
 	cfg.Mask, err = mla.ParseMask(a.MaskStr)
@@ -264,7 +264,7 @@ func (w graphWorld) viaForward(t testing.TB, a *mla.GraphArgs) (answer, []byte) 
 			b.Sparse.Extra = &mla.Extra{Cache: extra, Layer: x.Layer, Indices: a.ExtraDIndices, Stride: a.ExtraIndicesStride, Lengths: a.ExtraTopkLengths}
 		}
 	}
-	plan, err := layer.Plan(mla.Limits{Tokens: 16, Seqs: 4, Context: 16, Buffer: 5}, nil)
+	plan, err := bind(layer, mla.Limits{Tokens: 16, Seqs: 4, Context: 16, Buffer: 5}, nil)
 	require.NoError(t, err)
 	defer plan.Close()
 	got := answer{lse: make([]float32, len(a.LSE)), top: make([]float32, len(a.LSE))}

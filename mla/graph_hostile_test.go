@@ -171,7 +171,7 @@ func FuzzGraphArgs(f *testing.F) {
 			w.sparse(t, a)
 		}
 		if mode&2 != 0 {
-			a.Arithmetic = mla.BF16
+			a.Compute = mla.ComputeBF16
 		}
 		if mode&4 != 0 {
 			a.ActQuant, a.ActBlockQ, a.ActBlockLatent = mla.ActDynamic, 8, 5

@@ -14,7 +14,7 @@ import (
 	"github.com/lamina-ml/lamina/mla"
 )
 
-// TestGraphIsForward compares the operator with Plan.Forward, bit by bit, and the
+// TestGraphIsForward compares the operator with Layer.Forward, bit by bit, and the
 // cache that both leave.
 func TestGraphIsForward(t *testing.T) {
 	pool := mla.NewPool(2)
@@ -50,8 +50,8 @@ func TestGraphIsForward(t *testing.T) {
 		"per tensor":         {w: func(w *graphWorld) { w.n, w.k = 1<<20, 1<<20 }, a: oneScale},
 		"per row":            {w: func(w *graphWorld) { w.n, w.k = 1, 1<<20 }},
 		"no rope":            {w: func(w *graphWorld) { w.rope = 0 }},
-		"bf16 pairs":         {a: func(a *mla.GraphArgs) { a.Arithmetic = mla.BF16 }},
-		"sparse, bf16 pairs": {sparse: true, a: func(a *mla.GraphArgs) { a.Arithmetic = mla.BF16 }},
+		"bf16 pairs":         {a: func(a *mla.GraphArgs) { a.Compute = mla.ComputeBF16 }},
+		"sparse, bf16 pairs": {sparse: true, a: func(a *mla.GraphArgs) { a.Compute = mla.ComputeBF16 }},
 		"half rope":          {a: func(a *mla.GraphArgs) { a.RopeStyle = mla.Half }},
 		"page of 3":          {w: func(w *graphWorld) { w.page = 3 }},
 		"other codes":        {a: func(a *mla.GraphArgs) { a.Fp8Dtype = fp8.ElemE5M2 }},

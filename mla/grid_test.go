@@ -71,25 +71,25 @@ func TestOracleGrid(t *testing.T) {
 		"partitions":            func(w *world) { w.cached, w.fresh, w.page = []int{1030, 511}, []int{2, 2}, 64 },
 		"prompt of 130":         func(w *world) { w.cached, w.fresh = []int{0}, []int{130} },
 		"many sequences":        func(w *world) { w.cached, w.fresh = []int{3, 0, 1, 64, 63, 65, 0}, []int{1, 1, 0, 1, 2, 1, 3} },
-		"pairs":                 func(w *world) { w.cfg.Arithmetic = mla.BF16 },
-		"pairs, bf16":           func(w *world) { w.cfg.Arithmetic, w.kv, w.gamma, w.format = mla.BF16, "bf16", "bf16", kvpaged.BF16 },
-		"pairs, bf16, page 128": func(w *world) { w.cfg.Arithmetic, w.format, w.page = mla.BF16, kvpaged.BF16, 128 },
+		"pairs":                 func(w *world) { w.cfg.Compute = mla.ComputeBF16 },
+		"pairs, bf16":           func(w *world) { w.cfg.Compute, w.kv, w.gamma, w.format = mla.ComputeBF16, "bf16", "bf16", kvpaged.BF16 },
+		"pairs, bf16, page 128": func(w *world) { w.cfg.Compute, w.format, w.page = mla.ComputeBF16, kvpaged.BF16, 128 },
 		"pairs, partitions": func(w *world) {
-			w.cfg.Arithmetic, w.cached, w.fresh, w.page = mla.BF16, []int{1030, 511}, []int{2, 2}, 64
+			w.cfg.Compute, w.cached, w.fresh, w.page = mla.ComputeBF16, []int{1030, 511}, []int{2, 2}, 64
 		},
-		"pairs, prompt of 130":  func(w *world) { w.cfg.Arithmetic, w.cached, w.fresh = mla.BF16, []int{0}, []int{130} },
-		"pairs, D, R above 256": func(w *world) { w.cfg.Arithmetic, w.cfg.Nope, w.cfg.Latent, w.cfg.Scale = mla.BF16, 260, 300, 0.05 },
-		"pairs, odd sizes":      func(w *world) { w.cfg.Arithmetic, w.cfg.Nope, w.cfg.V, w.cfg.Latent = mla.BF16, 13, 9, 31 },
-		"pairs, V above R":      func(w *world) { w.cfg.Arithmetic, w.cfg.V, w.cfg.Latent = mla.BF16, 60, 20 },
-		"pairs, sink":           func(w *world) { w.cfg.Arithmetic, w.sink, w.format = mla.BF16, true, kvpaged.F16 },
-		"pairs, v4":             func(w *world) { w.cfg.Arithmetic = mla.BF16; w.packed(kvpaged.V4_584, 448, 64) },
-		"pairs, negative scale": func(w *world) { w.cfg.Arithmetic, w.cfg.Scale = mla.BF16, -0.2 },
+		"pairs, prompt of 130":  func(w *world) { w.cfg.Compute, w.cached, w.fresh = mla.ComputeBF16, []int{0}, []int{130} },
+		"pairs, D, R above 256": func(w *world) { w.cfg.Compute, w.cfg.Nope, w.cfg.Latent, w.cfg.Scale = mla.ComputeBF16, 260, 300, 0.05 },
+		"pairs, odd sizes":      func(w *world) { w.cfg.Compute, w.cfg.Nope, w.cfg.V, w.cfg.Latent = mla.ComputeBF16, 13, 9, 31 },
+		"pairs, V above R":      func(w *world) { w.cfg.Compute, w.cfg.V, w.cfg.Latent = mla.ComputeBF16, 60, 20 },
+		"pairs, sink":           func(w *world) { w.cfg.Compute, w.sink, w.format = mla.ComputeBF16, true, kvpaged.F16 },
+		"pairs, v4":             func(w *world) { w.cfg.Compute = mla.ComputeBF16; w.packed(kvpaged.V4_584, 448, 64) },
+		"pairs, negative scale": func(w *world) { w.cfg.Compute, w.cfg.Scale = mla.ComputeBF16, -0.2 },
 		"pairs, many sequences": func(w *world) {
-			w.cfg.Arithmetic, w.cached, w.fresh = mla.BF16, []int{3, 0, 1, 64, 63, 65, 0}, []int{1, 1, 0, 1, 2, 1, 3}
+			w.cfg.Compute, w.cached, w.fresh = mla.ComputeBF16, []int{3, 0, 1, 64, 63, 65, 0}, []int{1, 1, 0, 1, 2, 1, 3}
 		},
-		"pairs, weights per row": func(w *world) { w.cfg.Arithmetic, w.weight = mla.BF16, weightKind{fp8.ElemE4M3, 1, 72} },
-		"pairs, weights f32":     func(w *world) { w.cfg.Arithmetic, w.weight = mla.BF16, weightKind{elem: fp8.ElemF32} },
-		"pairs, weights bf16":    func(w *world) { w.cfg.Arithmetic, w.weight = mla.BF16, weightKind{elem: fp8.ElemBF16} },
+		"pairs, weights per row": func(w *world) { w.cfg.Compute, w.weight = mla.ComputeBF16, weightKind{fp8.ElemE4M3, 1, 72} },
+		"pairs, weights f32":     func(w *world) { w.cfg.Compute, w.weight = mla.ComputeBF16, weightKind{elem: fp8.ElemF32} },
+		"pairs, weights bf16":    func(w *world) { w.cfg.Compute, w.weight = mla.ComputeBF16, weightKind{elem: fp8.ElemBF16} },
 		"GLM-like 448 rows":      func(w *world) { w.cfg.Nope, w.cfg.V, w.weight = 48, 64, weightKind{fp8.ElemE4M3, 32, 32} },
 		"largest scale needed":   func(w *world) { w.cfg.Scale = 3 },
 		"negative scale":         func(w *world) { w.cfg.Scale = -0.2 },
@@ -175,7 +175,7 @@ func TestWeightsEntryPoints(t *testing.T) {
 	defer func() { require.NoError(t, l.Close()) }()
 	old := m.layer_
 	m.layer_ = l
-	p, err := l.Plan(m.limits(), nil)
+	p, err := bind(l, m.limits(), nil)
 	require.NoError(t, err)
 	sameBits(t, want, m.forward(t, p, mla.FormAuto), "UK and UV")
 	require.NoError(t, p.Close())

@@ -2,21 +2,23 @@ package mla
 
 import (
 	"fmt"
-	"math"
 	"runtime"
 	"sync"
 
+	"github.com/lamina-ml/lamina/fp8"
+	"github.com/lamina-ml/lamina/internal/forms"
 	"github.com/lamina-ml/lamina/simd"
 )
 
 // Layer is one attention layer: its configuration and its packed weights. It
-// is immutable and shared by goroutines; each needs a Plan of its own. New and
-// LoadPacked make one: a zero Layer counts as closed.
+// is immutable and shared by goroutines; a call needs a Workspace. New and LoadPacked make
+// one: a zero Layer counts as closed.
 type Layer struct {
 	cfg       Config
 	w         *packed
-	gamma     []float32 // [R], widened
-	gammaType rounding  // what NormAsGamma rounds to
+	gamma     []float32      // [R], widened
+	gammaType forms.Rounding // what NormAsGamma rounds to
+	engine    forms.Layer
 
 	mu     sync.Mutex
 	closed bool
@@ -52,6 +54,7 @@ func (l *Layer) ready() (*Layer, error) {
 		l.w.close()
 		return nil, err
 	}
+	l.engine = l.newEngine()
 	// A net for a caller who drops the layer: its memory is off the heap.
 	runtime.AddCleanup(l, func(p *packed) { p.close() }, l.w)
 	return l, nil
@@ -106,7 +109,7 @@ func (l *Layer) Bytes() int64 {
 func (l *Layer) Form(newTokens, keys int) Form { return l.Config().form(newTokens, keys) }
 
 // Close frees the packed weights. It is idempotent, and returns ErrBusy while a
-// Forward uses them; plans of a closed layer return ErrClosed.
+// Forward uses them; afterwards Forward returns ErrClosed.
 func (l *Layer) Close() error {
 	if !l.made() {
 		return errNoLayer
@@ -136,5 +139,44 @@ func (l *Layer) enter() error {
 	return nil
 }
 
-// negInf is the maximum over no keys.
-var negInf = float32(math.Inf(-1))
+// newEngine is the layer as internal/forms computes it.
+func (l *Layer) newEngine() forms.Layer {
+	c := &l.cfg
+	e := forms.Layer{
+		Heads: c.Heads, Nope: c.Nope, Rope: c.Rope, V: c.V, Latent: c.Latent,
+		Compute: c.Compute, Scale: c.Scale, Mask: c.Mask.engine(),
+		Epsilon: c.Epsilon, LatentScale: c.LatentScale, Half: c.RopeStyle == Half,
+		UK: l.w.uk, K: l.w.k, UV: l.w.uv, Gamma: l.gamma,
+	}
+	if c.ActQuant == ActDynamic {
+		e.GroupQ, e.GroupLatent = c.ActBlockQ, c.ActBlockLatent
+	}
+	return e
+}
+
+func (l *Layer) frame() (frame, error) {
+	if err := l.enter(); err != nil {
+		return frame{}, err
+	}
+	defer l.w.release()
+	return l.cfg.frame(), nil
+}
+
+// round is what the norm of new rows of this type rounds to.
+func (l *Layer) round(kv Rows) forms.Rounding {
+	if r := l.cfg.NormRounding; r == NormAsGamma || r == NormAuto && kv.Kind() != fp8.ElemF32 {
+		return l.gammaType
+	}
+	return forms.RoundNone
+}
+
+// gammaRounding is what NormAsGamma rounds to with a gamma of this type.
+func gammaRounding(gamma Rows) forms.Rounding {
+	switch gamma.Kind() {
+	case fp8.ElemBF16:
+		return forms.RoundBF16
+	case fp8.ElemF16:
+		return forms.RoundF16
+	}
+	return forms.RoundNone
+}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/lamina-ml/lamina/internal/attend"
 )
 
 // MaskKind names which keys a query sees. Positions are absolute: q is the
@@ -12,12 +14,12 @@ type MaskKind uint8
 
 // The masks, by what a query keeps.
 const (
-	MaskCausal                 MaskKind = iota // k <= q
-	MaskNull                                   // every key of the sequence
-	MaskSlidingWindowCausal                    // k <= q and q-k < w
-	MaskSlidingWindowNonCausal                 // k > q-w
-	MaskChunked                                // q/w == k/w
-	MaskChunkedCausal                          // q/w == k/w and k <= q
+	MaskCausal                 = MaskKind(attend.Causal)                 // k <= q
+	MaskNull                   = MaskKind(attend.Null)                   // every key of the sequence
+	MaskSlidingWindowCausal    = MaskKind(attend.SlidingWindowCausal)    // k <= q and q-k < w
+	MaskSlidingWindowNonCausal = MaskKind(attend.SlidingWindowNonCausal) // k > q-w
+	MaskChunked                = MaskKind(attend.Chunked)                // q/w == k/w
+	MaskChunkedCausal          = MaskKind(attend.ChunkedCausal)          // q/w == k/w and k <= q
 )
 
 var maskNames = [...]string{"causal", "null", "sliding_window_causal", "sliding_window_noncausal", "chunked", "chunked_causal"}
@@ -77,25 +79,10 @@ func (m Mask) check() error {
 	return nil
 }
 
-// visible is the range [lo, hi) of keys that the query at position q sees in a
-// sequence of n keys. Every mask keeps one contiguous range, and both of its
-// ends grow with q: the union over consecutive queries is a range as well.
-func (m Mask) visible(q, n int) (lo, hi int) {
-	hi = n
-	switch m.Kind {
-	case MaskCausal:
-		hi = q + 1
-	case MaskSlidingWindowCausal:
-		lo, hi = q-m.Window+1, q+1
-	case MaskSlidingWindowNonCausal:
-		lo = q - m.Window + 1
-	case MaskChunked:
-		lo = q - q%m.Window
-		if m.Window < n-lo { // so that lo + Window cannot overflow
-			hi = lo + m.Window
-		}
-	case MaskChunkedCausal:
-		lo, hi = q-q%m.Window, q+1
-	}
-	return max(lo, 0), min(hi, n)
+// engine is the mask as internal/attend has it.
+func (m Mask) engine() attend.Mask {
+	return attend.Mask{Kind: attend.MaskKind(m.Kind), Window: m.Window}
 }
+
+// visible is the range [lo, hi) of keys that the query at position q sees in a sequence of n keys.
+func (m Mask) visible(q, n int) (lo, hi int) { return m.engine().Visible(q, n) }

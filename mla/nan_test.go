@@ -21,10 +21,10 @@ func TestNaNReachesWhoSeesIt(t *testing.T) {
 			continue
 		}
 		for j, form := range slices.Concat(bothForms, bothForms) {
-			arithmetic := arithmetics[j/len(bothForms)]
+			arithmetic := computes[j/len(bothForms)]
 			t.Run(fmt.Sprintf("%v/%v/%v", mask, form, arithmetic), func(t *testing.T) {
 				w := small()
-				w.cfg.Mask, w.cfg.Arithmetic = mask, arithmetic
+				w.cfg.Mask, w.cfg.Compute = mask, arithmetic
 				w.cached, w.fresh = []int{3, 20}, []int{21, 6}
 				clean := w.make(t)
 				want := clean.forward(t, clean.plan(t, clean.limits(), nil), form)
@@ -65,12 +65,12 @@ func isNaN(x float32) bool { return x != x }
 func TestExtremeScores(t *testing.T) {
 	for i, form := range slices.Concat(bothForms, bothForms) {
 		w := small()
-		w.cfg.Arithmetic = arithmetics[i/len(bothForms)]
+		w.cfg.Compute = computes[i/len(bothForms)]
 		w.cfg.Heads, w.cfg.Nope, w.cfg.Rope, w.cfg.V, w.cfg.Latent, w.cfg.Scale = 1, 4, 2, 4, 4, 1
 		w.weight = weightKind{fp8.ElemE4M3, 4, 4}
 		w.cached, w.fresh = []int{0}, []int{3}
 		big, small, delta := float32(3e38), float32(1e-38), 1e-3
-		if w.cfg.Arithmetic == mla.BF16 { // which reads what is that small as 0
+		if w.cfg.Compute == mla.ComputeBF16 { // which reads what is that small as 0
 			small, delta = 0x1p-40, 3.0/256
 			w.cfg.Scale = 3 / (big * small)
 		}
@@ -110,7 +110,7 @@ func TestExtremeScores(t *testing.T) {
 func TestSinkExtremes(t *testing.T) {
 	for i, form := range slices.Concat(bothForms, bothForms) {
 		w := small()
-		w.cfg.Arithmetic = arithmetics[i/len(bothForms)]
+		w.cfg.Compute = computes[i/len(bothForms)]
 		m := w.make(t)
 		p := m.plan(t, m.limits(), nil)
 		want := m.forward(t, p, form)
@@ -144,7 +144,7 @@ func TestNothingSeenIsZero(t *testing.T) {
 	require.NoError(t, err)
 	l, err := mla.New(c, mla.Weights{KVB: mat, Gamma: mla.RowsF32(m.gammas)})
 	require.NoError(t, err)
-	p, err := l.Plan(m.limits(), nil)
+	p, err := bind(l, m.limits(), nil)
 	require.NoError(t, err)
 	a := m.args()
 	a.b.Sparse = &mla.Sparse{Stride: 1, Logical: true, Indices: []int32{-1, 2}}

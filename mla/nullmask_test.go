@@ -34,12 +34,12 @@ var nullCases = []nullCase{
 }
 
 // forNullCases runs f for every case, both computes, and 1 worker and 3.
-func forNullCases(t *testing.T, f func(t *testing.T, c nullCase, a mla.Arithmetic, pool *mla.Pool)) {
+func forNullCases(t *testing.T, f func(t *testing.T, c nullCase, a mla.Compute, pool *mla.Pool)) {
 	for _, c := range nullCases {
 		if testing.Short() && !c.short {
 			continue
 		}
-		for _, a := range arithmetics {
+		for _, a := range computes {
 			for _, workers := range []int{1, 3} {
 				t.Run(fmt.Sprintf("%v/%v/%d", c, a, workers), func(t *testing.T) {
 					pool := mla.NewPool(workers)
@@ -56,12 +56,12 @@ func (c nullCase) String() string {
 }
 
 // core is for calls of the case. Its whole workspace is NaN.
-func (c nullCase) core(t *testing.T, a mla.Arithmetic, pool *mla.Pool) *mla.Core {
+func (c nullCase) core(t *testing.T, a mla.Compute, pool *mla.Pool) *boundCore {
 	lim := mla.Limits{Tokens: 1, Seqs: len(c.queries), Context: 1}
 	for b := range c.queries {
 		lim.Tokens, lim.Context = lim.Tokens+c.queries[b], max(lim.Context, c.keys[b])
 	}
-	core, err := mla.NewCore(mla.CoreConfig{Heads: c.heads, Width: c.width, V: c.value, Scale: 0.2, Mask: nullMask, Arithmetic: a}, lim, pool)
+	core, err := newCore(mla.CoreConfig{Heads: c.heads, Width: c.width, V: c.value, Scale: 0.2, Mask: nullMask, Compute: a}, lim, pool)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, core.Close()) })
 	core.Poison()
@@ -79,7 +79,7 @@ func cuts(lengths []int) []uint32 {
 
 // sameRow holds a query's row to the oracle's, with what its type and the compute may err by: of its largest output if no
 // value had a sign, since so few may cancel.
-func sameRow(t *testing.T, a mla.Arithmetic, kind string, q []float32, key, value func(int) []float64, keys int, sink float64, out []float32, lse, top float32, what string) {
+func sameRow(t *testing.T, a mla.Compute, kind string, q []float32, key, value func(int) []float64, keys int, sink float64, out []float32, lse, top float32, what string) {
 	t.Helper()
 	dv := 0
 	if keys > 0 {
@@ -94,7 +94,7 @@ func sameRow(t *testing.T, a mla.Arithmetic, kind string, q []float32, key, valu
 		return v
 	}, all(keys), float64(float32(0.2)), sink, dv)
 	bound, logit := positive.CoreBound(), 2e-6+1.2e-7*want.MaxAbs
-	if a == mla.BF16 {
+	if a == mla.ComputeBF16 {
 		bound, logit = pairLayer*positive.Largest(), pairLayer*(want.MaxAbs+1)
 	}
 	step := map[string]float64{"f32": 0, "bf16": 0x1p-8, "f16": 0x1p-11}[kind]
@@ -126,7 +126,7 @@ func all(n int) []int {
 // TestNullMaskPrefill: without a mask positions play no part, so that keys may be fewer than queries; over none a row is
 // 0, its lse +Inf and its max logit -Inf.
 func TestNullMaskPrefill(t *testing.T) {
-	forNullCases(t, func(t *testing.T, c nullCase, a mla.Arithmetic, pool *mla.Pool) {
+	forNullCases(t, func(t *testing.T, c nullCase, a mla.Compute, pool *mla.Pool) {
 		core, offsets, ends := c.core(t, a, pool), cuts(c.queries), cuts(c.keys)
 		tokens, keys, h := int(offsets[len(c.queries)]), int(ends[len(c.keys)]), c.heads
 		r := rand.New(rand.NewPCG(3, 1))
@@ -156,7 +156,7 @@ func TestNullMaskPrefill(t *testing.T) {
 
 // TestNullMaskDecode is TestNullMaskPrefill over committed rows, and over the same rows with lists, which want positions.
 func TestNullMaskDecode(t *testing.T) {
-	forNullCases(t, func(t *testing.T, c nullCase, a mla.Arithmetic, pool *mla.Pool) {
+	forNullCases(t, func(t *testing.T, c nullCase, a mla.Compute, pool *mla.Pool) {
 		core, offsets, h := c.core(t, a, pool), cuts(c.queries), c.heads
 		tokens := int(offsets[len(c.queries)])
 		r := rand.New(rand.NewPCG(5, 2))
@@ -224,7 +224,7 @@ func TestNullMaskLayer(t *testing.T) {
 // computed: merged they are one call.
 func TestNullMaskPieces(t *testing.T) {
 	const queries, keys, piece, h, width, value = 3, 9, 4, 2, 24, 16
-	for _, a := range arithmetics {
+	for _, a := range computes {
 		for _, kind := range []string{"f32", "bf16", "f16"} {
 			c := nullCase{heads: h, width: width, value: value, queries: []int{queries}, keys: []int{keys}}
 			core := c.core(t, a, nil)
@@ -260,7 +260,7 @@ func TestNullMaskPieces(t *testing.T) {
 			require.NoError(t, mla.Merge(got, gotLSE, parts, partsLSE, n, queries*h, value))
 			out, lse = over(0, keys)
 			bound := 4e-6
-			if a == mla.BF16 {
+			if a == mla.ComputeBF16 {
 				bound = pairLayer
 			}
 			require.InDeltaSlice(t, out, got, bound*2, "%v, %s", a, kind)

@@ -25,16 +25,16 @@ func (s outputSize) values() int { return s.tokens * s.heads * s.v }
 func TestOutputsAreNarrowedOnce(t *testing.T) {
 	small := outputSize{70, 3, 18}
 	for name, c := range map[string]struct {
-		make  func(*testing.T, outputSize, mla.Arithmetic) func(mla.Rows)
-		sizes []outputSize // the first in both arithmetics
+		make  func(*testing.T, outputSize, mla.Compute) func(mla.Rows)
+		sizes []outputSize // the first in both computes
 	}{
 		"prefill":  {prefillOutputs, []outputSize{small, {2, 512, 4096}, {2, 511, 4105}}},
 		"decode":   {decodeOutputs, []outputSize{small, {2, 2048, 1024}, {2, 1999, 1050}}},
 		"expanded": {expandedOutputs, []outputSize{small, {32, 512, 256}}},
 	} {
-		for i, arithmetic := range arithmetics {
+		for i, arithmetic := range computes {
 			for j, size := range c.sizes {
-				if arithmetic == mla.F32 && j > 1 { // as the others but for the width
+				if arithmetic == mla.ComputeF32 && j > 1 { // as the others but for the width
 					continue
 				}
 				require.True(t, j == 0 || size.values() >= 1<<22, "not past the caches")
@@ -94,7 +94,7 @@ func outputQueries(r *rand.Rand, rows, width int) []float32 {
 	return q
 }
 
-func prefillOutputs(t *testing.T, s outputSize, arithmetic mla.Arithmetic) func(mla.Rows) {
+func prefillOutputs(t *testing.T, s outputSize, arithmetic mla.Compute) func(mla.Rows) {
 	r, width, rows := rand.New(rand.NewPCG(1, 6)), s.v+1, s.tokens*s.heads
 	q, k, v := outputQueries(r, rows, width), someFloats(r, rows*width), someFloats(r, rows*s.v)
 	closeKeys(k, width, s.heads, s.tokens)
@@ -105,15 +105,15 @@ func prefillOutputs(t *testing.T, s outputSize, arithmetic mla.Arithmetic) func(
 	}
 }
 
-func outputCore(t *testing.T, s outputSize, width int, arithmetic mla.Arithmetic) *mla.Core {
-	core, err := mla.NewCore(mla.CoreConfig{Heads: s.heads, Width: width, V: s.v, Scale: 0.3, Mask: mla.Mask{Kind: mla.MaskCausal}, Arithmetic: arithmetic},
+func outputCore(t *testing.T, s outputSize, width int, arithmetic mla.Compute) *boundCore {
+	core, err := newCore(mla.CoreConfig{Heads: s.heads, Width: width, V: s.v, Scale: 0.3, Mask: mla.Mask{Kind: mla.MaskCausal}, Compute: arithmetic},
 		mla.Limits{Tokens: s.tokens, Seqs: 1, Context: s.tokens}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, core.Close()) })
 	return core
 }
 
-func decodeOutputs(t *testing.T, s outputSize, arithmetic mla.Arithmetic) func(mla.Rows) {
+func decodeOutputs(t *testing.T, s outputSize, arithmetic mla.Compute) func(mla.Rows) {
 	r, width := rand.New(rand.NewPCG(2, 6)), s.v+1
 	q, rows := outputQueries(r, s.tokens*s.heads, width), someFloats(r, s.tokens*width)
 	closeKeys(rows, width, 1, s.tokens)
@@ -127,10 +127,10 @@ func decodeOutputs(t *testing.T, s outputSize, arithmetic mla.Arithmetic) func(m
 }
 
 // expandedOutputs hides keys with the first term of their rope parts, which nothing turns.
-func expandedOutputs(t *testing.T, s outputSize, arithmetic mla.Arithmetic) func(mla.Rows) {
+func expandedOutputs(t *testing.T, s outputSize, arithmetic mla.Compute) func(mla.Rows) {
 	const nope, rope, latent = 2, 2, 4
 	w := small()
-	w.cfg = mla.Config{Heads: s.heads, Nope: nope, Rope: rope, V: s.v, Latent: latent, Scale: 0.3, Arithmetic: arithmetic}
+	w.cfg = mla.Config{Heads: s.heads, Nope: nope, Rope: rope, V: s.v, Latent: latent, Scale: 0.3, Compute: arithmetic}
 	w.weight, w.format = weightKind{elem: fp8.ElemF32}, kvpaged.BF16
 	w.cached, w.fresh = []int{0}, []int{s.tokens}
 	m := w.make(t)

@@ -295,7 +295,7 @@ func pairDecode(t *testing.T, format kvpaged.Format, latent, rope int, mask mla.
 	requireBlind(t, want)
 	for _, workers := range []int{1, 3} {
 		pool := mla.NewPool(workers)
-		core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: latent, Scale: scale, Mask: mask, Arithmetic: mla.BF16},
+		core, err := newCore(mla.CoreConfig{Heads: heads, Width: width, V: latent, Scale: scale, Mask: mask, Compute: mla.ComputeBF16},
 			mla.Limits{Tokens: tokens, Seqs: len(cached), Context: 700}, pool)
 		require.NoError(t, err)
 		for _, poison := range []bool{true, false} { // the second call on what the first has left
@@ -371,7 +371,7 @@ func TestPairLists(t *testing.T) {
 		}
 		for _, workers := range []int{1, 4} {
 			pool := mla.NewPool(workers)
-			core, err := mla.NewCore(mla.CoreConfig{Heads: c.h, Width: width, V: dv, Scale: scale, Arithmetic: mla.BF16},
+			core, err := newCore(mla.CoreConfig{Heads: c.h, Width: width, V: dv, Scale: scale, Compute: mla.ComputeBF16},
 				mla.Limits{Tokens: tokens, Seqs: c.b, Context: 1}, pool)
 			require.NoError(t, err)
 			out := make([]float32, len(want.out))
@@ -473,7 +473,7 @@ func TestPairLogicalLists(t *testing.T) {
 		}
 	}
 	requireBlind(t, want)
-	core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Arithmetic: mla.BF16}, mla.Limits{Tokens: s, Seqs: 1, Context: n}, nil)
+	core, err := newCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Compute: mla.ComputeBF16}, mla.Limits{Tokens: s, Seqs: 1, Context: n}, nil)
 	require.NoError(t, err)
 	defer core.Close()
 	for _, fold := range []bool{false, true} {
@@ -552,7 +552,7 @@ func pairPrefill(t *testing.T, mask mla.Mask, kind string, seed uint64) {
 	requireBlind(t, want)
 	for _, workers := range []int{1, 3} {
 		pool := mla.NewPool(workers)
-		core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Mask: mask, Arithmetic: mla.BF16},
+		core, err := newCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Mask: mask, Compute: mla.ComputeBF16},
 			mla.Limits{Tokens: 76, Seqs: 3, Context: 200}, pool)
 		require.NoError(t, err)
 		out, rows := make([]float32, len(want.out)), [2]mla.Rows{rowsOf(kind, k), rowsOf(kind, v)}
@@ -590,7 +590,7 @@ func TestPairPrefillBlocks(t *testing.T) {
 			var want answer
 			for _, workers := range []int{9, 4, 2, 1} { // blocks of 64, 128, 256, 256
 				pool := mla.NewPool(workers)
-				core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Mask: mask, Arithmetic: mla.BF16},
+				core, err := newCore(mla.CoreConfig{Heads: heads, Width: width, V: dv, Scale: scale, Mask: mask, Compute: mla.ComputeBF16},
 					mla.Limits{Tokens: tokens, Seqs: 2, Context: 700}, pool)
 				require.NoError(t, err)
 				a := &mla.PrefillArgs{Offsets: offsets, Keys: ends, LSE: make([]float32, tokens*heads), MaxLogit: make([]float32, tokens*heads)}
@@ -642,7 +642,7 @@ func TestPairQueries(t *testing.T) {
 				}
 			}
 			ref.WidenBF16(wide, halves)
-			core, err := mla.NewCore(mla.CoreConfig{Heads: heads, Width: c.width, V: dv, Scale: scale, Mask: mla.Mask{Kind: mla.MaskCausal}, Arithmetic: mla.BF16},
+			core, err := newCore(mla.CoreConfig{Heads: heads, Width: c.width, V: dv, Scale: scale, Mask: mla.Mask{Kind: mla.MaskCausal}, Compute: mla.ComputeBF16},
 				mla.Limits{Tokens: tokens, Seqs: 1, Context: tokens}, nil)
 			require.NoError(t, err)
 			var got [2]answer
@@ -672,7 +672,7 @@ func TestPairExpanded(t *testing.T) {
 func pairExpanded(t *testing.T, mask mla.Mask, seed uint64) {
 	const heads, latent, rope = 2, 19, 6
 	w := small()
-	w.cfg = mla.Config{Heads: heads, Nope: latent, Rope: rope, V: latent, Latent: latent, Scale: 0.2, Mask: mask, Arithmetic: mla.BF16}
+	w.cfg = mla.Config{Heads: heads, Nope: latent, Rope: rope, V: latent, Latent: latent, Scale: 0.2, Mask: mask, Compute: mla.ComputeBF16}
 	w.seed, w.unread, w.weight, w.format = seed, true, weightKind{elem: fp8.ElemF32}, kvpaged.BF16
 	w.cached, w.fresh, w.page = []int{0, 101, 66, 560}, []int{90, 33, 1, 40}, 8
 	m := w.make(t)
@@ -703,7 +703,7 @@ func pairExpanded(t *testing.T, mask mla.Mask, seed uint64) {
 	one.layer_ = layer
 	var want answer
 	for _, buffer := range []int{1000, 1, 7, 64, 65, 77} {
-		p, err := layer.Plan(mla.Limits{Tokens: m.tokens, Seqs: len(m.seqs), Context: m.longest(), Buffer: buffer}, nil)
+		p, err := bind(layer, mla.Limits{Tokens: m.tokens, Seqs: len(m.seqs), Context: m.longest(), Buffer: buffer}, nil)
 		require.NoError(t, err)
 		p.Poison()
 		got := one.forward(t, p, mla.FormExpanded)

@@ -102,7 +102,7 @@ func (c prefillCase) run(t *testing.T, workers int) (out, lse []float32) {
 
 	pool := mla.NewPool(workers)
 	defer func() { require.NoError(t, pool.Close()) }()
-	core, err := mla.NewCore(mla.CoreConfig{Heads: c.heads, Width: c.width, V: c.value, Scale: scale, Mask: c.mask},
+	core, err := newCore(mla.CoreConfig{Heads: c.heads, Width: c.width, V: c.value, Scale: scale, Mask: c.mask},
 		mla.Limits{Tokens: max(tokens, 1), Seqs: len(c.queries), Context: keys}, pool)
 	require.NoError(t, err)
 	defer core.Close()
@@ -137,7 +137,7 @@ func (c prefillCase) run(t *testing.T, workers int) (out, lse []float32) {
 }
 
 func TestPrefillErrors(t *testing.T) {
-	core, err := mla.NewCore(mla.CoreConfig{Heads: 2, Width: 8, V: 4, Scale: 1}, mla.Limits{Tokens: 4, Seqs: 2, Context: 6}, nil)
+	core, err := newCore(mla.CoreConfig{Heads: 2, Width: 8, V: 4, Scale: 1}, mla.Limits{Tokens: 4, Seqs: 2, Context: 6}, nil)
 	require.NoError(t, err)
 	defer core.Close()
 	f := func(n int) mla.Rows { return mla.RowsF32(make([]float32, n)) }

@@ -29,7 +29,7 @@ func headMatrices(t *testing.T, m *made) (uk, k, uv []fp8.Matrix) {
 
 // productOf multiplies rows of each head, [rows][H][k], by its matrix, in an arithmetic, with
 // quantised activations if group is not 0.
-func productOf(t *testing.T, a mla.Arithmetic, ms []fp8.Matrix, step, group int, x []float32, rows int) []float32 {
+func productOf(t *testing.T, a mla.Compute, ms []fp8.Matrix, step, group int, x []float32, rows int) []float32 {
 	t.Helper()
 	w, err := fp8.Pack(ms, fp8.PackOptions{Step: step})
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func productOf(t *testing.T, a mla.Arithmetic, ms []fp8.Matrix, step, group int,
 	return y
 }
 
-// TestLayerIsItsParts holds a layer without rotation, in both arithmetics and forms, to products of
+// TestLayerIsItsParts holds a layer without rotation, in both computes and forms, to products of
 // package fp8 and attention alone in the same arithmetic, bit for bit.
 func TestLayerIsItsParts(t *testing.T) {
 	type kind struct {
@@ -62,9 +62,9 @@ func TestLayerIsItsParts(t *testing.T) {
 		{"quantised activations", weightKind{fp8.ElemE4M3, 16, 20}, 16, 16},
 	}
 	for _, kind := range kinds {
-		for _, a := range []mla.Arithmetic{mla.F32, mla.BF16} {
+		for _, a := range []mla.Compute{mla.ComputeF32, mla.ComputeBF16} {
 			w := small()
-			w.cfg = mla.Config{Heads: 3, Nope: 48, V: 32, Latent: 80, Scale: 0.17, Arithmetic: a}
+			w.cfg = mla.Config{Heads: 3, Nope: 48, V: 32, Latent: 80, Scale: 0.17, Compute: a}
 			w.weight, w.format, w.cached, w.fresh, w.seed = kind.weight, kvpaged.BF16, []int{70}, []int{5}, 77
 			if kind.group > 0 {
 				w.cfg.ActQuant, w.cfg.ActBlockQ, w.cfg.ActBlockLatent = mla.ActDynamic, kind.group, kind.group
@@ -76,7 +76,7 @@ func TestLayerIsItsParts(t *testing.T) {
 
 			t.Run(kind.name+"/"+a.String()+"/absorbed", func(t *testing.T) {
 				got := m.forward(t, m.plan(t, m.limits(), nil), mla.FormAbsorbed)
-				core, err := mla.NewCore(mla.CoreConfig{Heads: c.Heads, Width: c.Latent, V: c.Latent, Scale: c.Scale, Arithmetic: a}, lim, nil)
+				core, err := newCore(mla.CoreConfig{Heads: c.Heads, Width: c.Latent, V: c.Latent, Scale: c.Scale, Compute: a}, lim, nil)
 				require.NoError(t, err)
 				defer core.Close()
 				rows := m.stored(t, 0)
@@ -91,7 +91,7 @@ func TestLayerIsItsParts(t *testing.T) {
 
 			t.Run(kind.name+"/"+a.String()+"/expanded", func(t *testing.T) {
 				got := m.forward(t, m.plan(t, m.limits(), nil), mla.FormExpanded)
-				core, err := mla.NewCore(mla.CoreConfig{Heads: c.Heads, Width: c.Nope, V: c.V, Scale: c.Scale, Arithmetic: a}, lim, nil)
+				core, err := newCore(mla.CoreConfig{Heads: c.Heads, Width: c.Nope, V: c.V, Scale: c.Scale, Compute: a}, lim, nil)
 				require.NoError(t, err)
 				defer core.Close()
 				// The latent rows once for each head.

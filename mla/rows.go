@@ -18,7 +18,7 @@ func RowsBF16[T ~uint16](x []T) Rows { return fp8.RowsBF16(x) }
 // RowsF16 wraps the bits of binary16 elements; the slice is not copied.
 func RowsF16[T ~uint16](x []T) Rows { return fp8.RowsF16(x) }
 
-// Pool is a set of worker goroutines. Any number of plans may share one. A nil or
+// Pool is a set of worker goroutines. Any number of workspaces may share one. A nil or
 // zero Pool works in the goroutine of the call. A pool allocates nothing as it runs,
 // but a goroutine that waits, for work, for others or for a lock, has a record in
 // the Go runtime, which takes it from the heap where its own stock is empty: with

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lamina-ml/lamina/fp8"
 	"github.com/lamina-ml/lamina/internal/atomicfile"
+	"github.com/lamina-ml/lamina/internal/forms"
 	"github.com/lamina-ml/lamina/internal/openfile"
 	"github.com/lamina-ml/lamina/simd"
 )
@@ -219,7 +220,7 @@ func readLayer(cfg Config, r io.ReaderAt, size int64, source Fingerprint) (*Laye
 	if err := h.check(cfg, size, source); err != nil {
 		return nil, err
 	}
-	l := &Layer{cfg: cfg, gammaType: rounding(h.GammaType)}
+	l := &Layer{cfg: cfg, gammaType: forms.Rounding(h.GammaType)}
 	if l.gamma, err = h.readGamma(r, cfg.Latent); err != nil {
 		return nil, err
 	}
@@ -267,8 +268,8 @@ func (h *savedHead) check(cfg Config, size int64, source Fingerprint) error {
 			return fmt.Errorf("%w: %s is %d, want %d", ErrStale, f.name, f.saved, f.want)
 		}
 	}
-	if h.GammaType > uint32(roundF16) {
-		return fmt.Errorf("%w: type of gamma is %d, want at most %d", ErrPacked, h.GammaType, roundF16)
+	if h.GammaType > uint32(forms.RoundF16) {
+		return fmt.Errorf("%w: type of gamma is %d, want at most %d", ErrPacked, h.GammaType, forms.RoundF16)
 	}
 	if h.Unused != [7]uint64{} {
 		return fmt.Errorf("%w: unused fields are %v, want zeros", ErrPacked, h.Unused)

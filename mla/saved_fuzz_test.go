@@ -91,9 +91,9 @@ func TestSeal(t *testing.T) {
 // fuzzed are the configurations that a file is loaded under: what its fields mean hangs on them.
 func fuzzed(c mla.Config) []mla.Config {
 	all := []mla.Config{c, c, c, c}
-	all[1].Arithmetic = mla.BF16
+	all[1].Compute = mla.ComputeBF16
 	all[2].ActQuant, all[2].ActBlockQ = mla.ActDynamic, 2
-	all[3].ActQuant, all[3].ActBlockQ, all[3].Arithmetic = mla.ActDynamic, 2, mla.BF16
+	all[3].ActQuant, all[3].ActBlockQ, all[3].Compute = mla.ActDynamic, 2, mla.ComputeBF16
 	return all
 }
 
@@ -133,7 +133,7 @@ var fuzzLimits = mla.Limits{Tokens: 3, Seqs: 1, Context: 4, Buffer: 16}
 
 func forwardLayer(t testing.TB, l *mla.Layer) []float32 {
 	c := l.Config()
-	plan, err := l.Plan(fuzzLimits, nil)
+	plan, err := bind(l, fuzzLimits, nil)
 	require.NoError(t, err)
 	defer plan.Close()
 	return forward(t, c.Width(), c.Heads*(c.Nope+c.Rope), c.Heads*c.V, c.Rope, func(out, q, kv mla.Rows, b mla.Batch) error {
@@ -143,7 +143,7 @@ func forwardLayer(t testing.TB, l *mla.Layer) []float32 {
 
 func forwardBlock(t testing.TB, b *mla.Block) []float32 {
 	c := b.Config()
-	plan, err := b.Plan(fuzzLimits, nil)
+	plan, err := bindBlock(b, fuzzLimits, nil)
 	require.NoError(t, err)
 	defer plan.Close()
 	return forward(t, c.Core.Width(), c.Hidden, c.Hidden, c.Core.Rope, func(out, hidden, _ mla.Rows, b mla.Batch) error {

@@ -93,7 +93,7 @@ func sameLoaded(t *testing.T, m *made) answer {
 	var a answer
 	for _, form := range bothForms {
 		a = m.forward(t, m.plan(t, m.limits(), nil), form)
-		p, err := loaded.Plan(m.limits(), nil)
+		p, err := bind(loaded, m.limits(), nil)
 		require.NoError(t, err)
 		sameBits(t, a, other.forward(t, p, form), fmt.Sprintf("loaded, %v", form))
 		require.NoError(t, p.Close())
@@ -110,14 +110,14 @@ func TestLoadWithAnotherConfig(t *testing.T) {
 	m := w.make(t)
 	path, _ := save(t, m.layer_, mla.Fingerprint{1})
 	w.cfg.Mask = mla.Mask{Kind: mla.MaskSlidingWindowCausal, Window: 5}
-	w.cfg.Scale, w.cfg.RopeStyle, w.cfg.Epsilon, w.cfg.Arithmetic = 0.3, mla.Half, 1e-3, mla.BF16
+	w.cfg.Scale, w.cfg.RopeStyle, w.cfg.Epsilon, w.cfg.Compute = 0.3, mla.Half, 1e-3, mla.ComputeBF16
 	other := w.make(t)
 	want := other.forward(t, other.plan(t, other.limits(), nil), mla.FormAbsorbed)
 	loaded, err := mla.LoadPacked(w.cfg, path, mla.Fingerprint{1})
 	require.NoError(t, err)
 	defer loaded.Close()
 	other.layer_ = loaded
-	p, err := loaded.Plan(other.limits(), nil)
+	p, err := bind(loaded, other.limits(), nil)
 	require.NoError(t, err)
 	defer p.Close()
 	sameBits(t, want, other.forward(t, p, mla.FormAbsorbed), "loaded with another configuration")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/lamina-ml/lamina/internal/forms"
 	"github.com/lamina-ml/lamina/kvpaged"
 )
 
@@ -30,10 +31,10 @@ type Sparse struct {
 	// (Logical) is a position of the sequence, its new tokens included, valid if
 	// its page is mapped. -1 means none; any other value that is not valid is
 	// taken as none as well, and counted in Ignored. A valid position after the
-	// token's own is none too, by causality, and not counted. An int32 names 2^31
-	// rows: physical indices into a cache of more are an error (ErrShape).
+	// token's own is invalid for it too, by causality, and not counted. An int32 names
+	// 2^31 rows: physical indices into a cache of more are an error (ErrShape).
 	Indices []int32
-	Stride  int
+	Stride  int // entries of a list; those that count are bounded by Limits.Context
 	// Lengths says how many entries of a list count; nil means Stride. What lies
 	// past the length is not looked at. A negative length is 0, one beyond
 	// Stride is Stride.
@@ -66,62 +67,39 @@ type Extra struct {
 	LengthsPer TopKPer
 }
 
-// list is one index list of every token, checked.
+// list is one index list of every token, as it is given.
 type list struct {
-	name     string
-	indices  []int32
-	stride   int
-	lengths  []int32
-	perToken bool
-	logical  bool
-	source   source
+	name    string
+	forms   *forms.Lists
+	per     TopKPer
+	lengths []int32
 }
 
-// source is where the rows of a list lie: the pages of a cache, or plain rows.
-type source struct {
-	pool   kvpaged.PoolView
-	dense  Rows
-	plain  bool // dense
-	leased bool // pool
-	rows   int
-}
-
-// of is the entries of token t that count.
-func (l *list) of(t, seq int) []int32 {
-	n := l.stride
-	if l.lengths != nil {
-		at := seq
-		if l.perToken {
-			at = t
-		}
-		n = min(max(int(l.lengths[at]), 0), n)
-	}
-	return l.indices[t*l.stride : t*l.stride+n]
-}
-
-// check tests a list against the batch of t tokens in b sequences.
-func (l *list) check(per TopKPer, t, b int) error {
+// check tests a list against a batch of t tokens in b sequences.
+func (l *list) check(t, b int) error {
+	f := l.forms
 	switch {
-	case l.stride < 0 || l.stride > maxContext:
-		return fmt.Errorf("%w: %s has stride %d, want 0 to %d", ErrShape, l.name, l.stride, maxContext)
-	case len(l.indices) != t*l.stride:
-		return fmt.Errorf("%w: %s has %d values, want T*stride = %d*%d", ErrShape, l.name, len(l.indices), t, l.stride)
-	case per > TopKPerToken:
-		return fmt.Errorf("%w: %s: LengthsPer %d is unknown", ErrShape, l.name, per)
+	case f.Stride < 0 || f.Stride > maxContext:
+		return fmt.Errorf("%w: %s has stride %d, want 0 to %d", ErrShape, l.name, f.Stride, maxContext)
+	case len(f.Indices) != t*f.Stride:
+		return fmt.Errorf("%w: %s has %d values, want T*stride = %d*%d", ErrShape, l.name, len(f.Indices), t, f.Stride)
+	case l.per > TopKPerToken:
+		return fmt.Errorf("%w: %s: LengthsPer %d is unknown", ErrShape, l.name, l.per)
 	case l.lengths == nil:
 		return nil
-	case per == TopKAuto && len(l.lengths) == b:
-	case per == TopKAuto && len(l.lengths) == t:
-		l.perToken = true
-	case per == TopKAuto:
+	case l.per == TopKAuto && len(l.lengths) == b:
+	case l.per == TopKAuto && len(l.lengths) == t:
+		f.PerToken = true
+	case l.per == TopKAuto:
 		return fmt.Errorf("%w: %s has %d lengths, want B = %d or T = %d", ErrShape, l.name, len(l.lengths), b, t)
-	case per == TopKPerSequence && len(l.lengths) != b:
+	case l.per == TopKPerSequence && len(l.lengths) != b:
 		return fmt.Errorf("%w: %s has %d lengths, want one per sequence = %d", ErrShape, l.name, len(l.lengths), b)
-	case per == TopKPerToken && len(l.lengths) != t:
+	case l.per == TopKPerToken && len(l.lengths) != t:
 		return fmt.Errorf("%w: %s has %d lengths, want one per token = %d", ErrShape, l.name, len(l.lengths), t)
-	case per == TopKPerToken:
-		l.perToken = true
+	case l.per == TopKPerToken:
+		f.PerToken = true
 	}
+	f.Lengths = l.lengths
 	return nil
 }
 
@@ -134,25 +112,18 @@ func (l *list) checkReach(rows int) error {
 	return nil
 }
 
-// physicalRows is how many rows a layer of a cache has for indices to name.
-func physicalRows(cache *kvpaged.Cache) int {
-	c := cache.Config()
-	return c.Pages * c.PageTokens
-}
-
-// checkFolded tests that the new tokens of every sequence have equal lists, up
-// to their lengths.
-func (p *Plan) checkFolded(l *list) error {
-	for b := range p.call.nseq {
-		t0, t1 := int(p.call.Offsets[b]), int(p.call.Offsets[b+1])
+// checkShared tests that the new tokens of every sequence have equal lists, up to their lengths.
+func (l *list) checkShared(b *Batch) error {
+	for seq := range len(b.Offsets) - 1 {
+		t0, t1 := int(b.Offsets[seq]), int(b.Offsets[seq+1])
 		for t := t0 + 1; t < t1; t++ {
-			first, other := l.of(t0, b), l.of(t, b)
+			first, other := l.forms.Of(t0, seq), l.forms.Of(t, seq)
 			if len(first) != len(other) {
-				return fmt.Errorf("%w: FoldShared: %s of token %d has length %d, that of token %d has %d", ErrShape, l.name, t0, len(first), t, len(other))
+				return &SeqError{seq, fmt.Errorf("%w: FoldShared: %s of token %d has length %d, that of token %d has %d", ErrShape, l.name, t0, len(first), t, len(other))}
 			}
 			for i, x := range first {
 				if other[i] != x {
-					return fmt.Errorf("%w: FoldShared: %s[%d] is %d for token %d and %d for token %d", ErrShape, l.name, i, x, t0, other[i], t)
+					return &SeqError{seq, fmt.Errorf("%w: FoldShared: %s[%d] is %d for token %d and %d for token %d", ErrShape, l.name, i, x, t0, other[i], t)}
 				}
 			}
 		}
@@ -160,102 +131,98 @@ func (p *Plan) checkFolded(l *list) error {
 	return nil
 }
 
-// selects tells whether an entry of a block's list selects a row, and if not, whether that is a fault.
-func (p *Plan) selects(seg *segment, l *list, x int32) (some, fault bool) {
-	row := int(x)
-	switch {
-	case row == -1:
-		return false, false
-	case row < 0 || row >= l.source.rows && !l.logical,
-		l.logical && (row >= seg.keys || !p.views[seg.seq].Mapped(row)):
-		return false, true
+// checkLength tests that no list is longer than the workspace has room to merge.
+func (l *list) checkLength(b *Batch, most int) error {
+	for seq := range len(b.Offsets) - 1 {
+		for t := int(b.Offsets[seq]); t < int(b.Offsets[seq+1]) && l.forms.Stride > most; t++ {
+			if n := len(l.forms.Of(t, seq)); n > most {
+				return &SeqError{seq, fmt.Errorf("%w: %s of token %d has %d entries, a workspace of this Limits.Context merges %d: Context must be %d", ErrLimit, l.name, t, n, most, n)}
+			}
+		}
 	}
-	// A row after the last of the tokens that share the list is not there yet: none, and no fault.
-	return !l.logical || row < seg.pos0+seg.n, false
+	return nil
 }
 
-// gather widens the rows that entries of a block's list select into the tile, without holes, and says how many there are and which entries they
-// were. Dropping the entries that are none changes no bit: they would be masked
-// places of the tile, which add nothing.
-func (p *Plan) gather(s *scratch, seg *segment, l *list, entries []int32) (keys int, ignored int64) {
-	width, ld := p.cfg.Width(), stride(p.cfg.Width())
-	for _, x := range entries {
-		some, fault := p.selects(seg, l, x)
-		if fault {
-			ignored++
-		}
-		if some {
-			s.picked[keys] = x
-			keys++
-		}
-	}
-	picked := s.picked[:keys]
-	switch {
-	case keys == 0:
-	case l.logical:
-		p.views[seg.seq].Gather(s.tile, ld, picked)
-	case l.source.plain:
-		for i, row := range picked {
-			l.source.dense.Widen(s.tile[i*ld:], int(row)*width, width)
-		}
-	default:
-		l.source.pool.Gather(s.tile, ld, picked)
-	}
-	return keys, ignored
-}
-
-// ahead is the rows of the tile that begins with these entries. What is none is
-// passed over.
-func (l *list) ahead(entries []int32, view *kvpaged.View) *ahead {
-	entries = entries[:min(len(entries), tileKeys)]
-	switch {
-	case l.logical:
-		return &ahead{view: view, list: entries, n: len(entries)}
-	case l.source.plain:
+// checkLists tests the index lists of the call and readies them.
+func (w *Workspace) checkLists() error {
+	r := &w.run
+	b, sp := &r.batch, r.batch.Sparse
+	if sp == nil {
 		return nil
 	}
-	return &ahead{pool: &l.source.pool, list: entries, n: len(entries)}
-}
-
-// attendSparse computes one partition of the lists of block b: the
-// partitions of the second cache follow those of the first.
-func (p *Plan) attendSparse(s *scratch, b *block, part int, res result) {
-	a, c := &p.abs, &p.cfg
-	seg := &a.segs[b.seg]
-	rows, first := b.rows, b.row0-seg.wave0*c.Heads
-
-	of := &p.call.lists[0]
-	if n := partitions(len(of.of(seg.tok0, seg.seq))); part >= n {
-		of, part = &p.call.lists[1], part-n
-	}
-	entries := of.of(seg.tok0, seg.seq)
-	entries = entries[part*partitionKeys : min((part+1)*partitionKeys, len(entries))]
-	var ignored int64
-	for t0 := 0; t0 < len(entries); t0 += tileKeys {
-		t, bad := p.absorbedTile(seg, first, rows, res), int64(0)
-		if list := entries[t0:min(t0+tileKeys, len(entries))]; t.pairs {
-			bad = p.gatherPairs(s, &t, seg, of, list)
-		} else {
-			t.keys, bad = p.gather(s, seg, of, list)
-			t.x, t.v = s.tile, s.tile
+	c := &r.call
+	c.Shared, c.Sparse = sp.FoldShared, 1
+	c.Lists[0] = forms.Lists{Indices: sp.Indices, Stride: sp.Stride, Logical: sp.Logical}
+	lists := [2]list{{"Sparse.Indices", &c.Lists[0], sp.LengthsPer, sp.Lengths}}
+	if x := sp.Extra; x != nil {
+		if x.Cache == nil {
+			return fmt.Errorf("%w: Sparse.Extra.Cache is nil", ErrShape)
 		}
-		ignored += bad
-		if t.keys == 0 {
+		if err := checkCache("Sparse.Extra", x.Cache, x.Layer, r.cfg); err != nil {
+			return err
+		}
+		c.Sparse = 2
+		c.Lists[1] = forms.Lists{Indices: x.Indices, Stride: x.Stride}
+		lists[1] = list{"Extra.Indices", &c.Lists[1], x.LengthsPer, x.Lengths}
+	}
+	for i := range lists[:c.Sparse] {
+		l := &lists[i]
+		if err := l.check(r.tokens, len(b.Offsets)-1); err != nil {
+			return err
+		}
+		if !l.forms.Logical {
+			if err := l.checkReach(r.rowsOf(i)); err != nil {
+				return err
+			}
+		}
+		if err := l.checkLength(b, w.forms.Places()); err != nil {
+			return err
+		}
+		if !sp.FoldShared {
 			continue
 		}
-		for j := range rows {
-			s.lo[j], s.hi[j] = 0, int32(t.keys)
+		if err := l.checkShared(b); err != nil {
+			return err
 		}
-		t.next = of.ahead(entries[min(t0+tileKeys, len(entries)):], &p.views[seg.seq])
-		if of.logical && seg.n > 1 {
-			t.positions, t.pos0, t.row0, t.heads = s.picked[:t.keys], seg.pos0, first, c.Heads
-		}
-		s.attend(&t, c.Scale)
 	}
-	if first == 0 { // once for each token, however many blocks its heads make
-		a.ignored.Add(ignored * int64(seg.n))
-	}
+	return nil
 }
 
-// partitions is how many partitions n entries take.
-func partitions(n int) int { return (n + partitionKeys - 1) / partitionKeys }
+// rowsOf is how many rows there are for the indices of physical list i to name.
+func (r *run) rowsOf(i int) int {
+	cache := r.batch.Cache
+	if i == 1 {
+		cache = r.batch.Sparse.Extra.Cache
+	}
+	if cache == nil {
+		return r.plain.Len() / r.cfg.Width()
+	}
+	c := cache.Config()
+	return c.Pages * c.PageTokens
+}
+
+// leasePools leases the pages that physical indices point into.
+func (w *Workspace) leasePools() error {
+	r := &w.run
+	b, c := &r.batch, &r.call
+	for i := range c.Sparse {
+		l := &c.Lists[i]
+		cache, layer, name := b.Cache, b.Layer, "Sparse.Indices"
+		if i == 1 {
+			cache, layer, name = b.Sparse.Extra.Cache, b.Sparse.Extra.Layer, "Extra.Indices"
+		}
+		switch {
+		case l.Logical:
+		case cache == nil:
+			l.Plain, l.Rows = r.plain, r.plain.Len()/r.cfg.Width()
+		default:
+			v, err := cache.Lease(layer)
+			if err != nil {
+				return fmt.Errorf("mla: %s: %w", name, err)
+			}
+			r.pools[i] = v
+			l.Pool, l.Rows = &r.pools[i], v.Rows()
+		}
+	}
+	return nil
+}

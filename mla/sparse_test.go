@@ -65,7 +65,7 @@ func TestTwoCachesVector(t *testing.T) {
 			cache, _ := filled(t, rows, width, page, kvpaged.F32)
 			second, _ := filled(t, extra, width, 9, kvpaged.F32)
 			pool := mla.NewPool(workers)
-			core, err := mla.NewCore(mla.CoreConfig{Heads: h, Width: width, V: v, Scale: scale[0]}, mla.Limits{Tokens: 1, Seqs: 1, Context: 1}, pool)
+			core, err := newCore(mla.CoreConfig{Heads: h, Width: width, V: v, Scale: scale[0]}, mla.Limits{Tokens: 1, Seqs: 1, Context: 1}, pool)
 			require.NoError(t, err)
 			a := mla.SparseDecodeArgs{Seqs: 1, Tokens: 1, Cache: cache, Indices: indices, Stride: len(indices), Sink: sink,
 				Extra: &mla.Extra{Cache: second, Indices: extraIndices, Stride: len(extraIndices)}, LSE: make([]float32, h)}
@@ -205,7 +205,7 @@ func TestSparseDecodeOracle(t *testing.T) {
 			all := float64s(append(slices.Clone(rows), xrows...))
 
 			args.LSE, args.MaxLogit = make([]float32, tokens*c.h), make([]float32, tokens*c.h)
-			core, err := mla.NewCore(mla.CoreConfig{Heads: c.h, Width: c.width, V: c.v, Scale: scale}, mla.Limits{Tokens: tokens, Seqs: c.b, Context: 1}, nil)
+			core, err := newCore(mla.CoreConfig{Heads: c.h, Width: c.width, V: c.v, Scale: scale}, mla.Limits{Tokens: tokens, Seqs: c.b, Context: 1}, nil)
 			require.NoError(t, err)
 			out := make([]float32, tokens*c.h*c.v)
 			require.NoError(t, core.SparseDecode(context.Background(), mla.RowsF32(out), mla.RowsF32(q), &args))
@@ -236,7 +236,7 @@ func TestSparseDecodeOracle(t *testing.T) {
 			// The same bits on several workers, and on folded and separate lists.
 			for _, workers := range []int{2, 5} {
 				pool := mla.NewPool(workers)
-				many, err := mla.NewCore(mla.CoreConfig{Heads: c.h, Width: c.width, V: c.v, Scale: scale}, mla.Limits{Tokens: tokens, Seqs: c.b, Context: 1}, pool)
+				many, err := newCore(mla.CoreConfig{Heads: c.h, Width: c.width, V: c.v, Scale: scale}, mla.Limits{Tokens: tokens, Seqs: c.b, Context: 1}, pool)
 				require.NoError(t, err)
 				again := args
 				again.FoldShared = false
@@ -301,7 +301,7 @@ func TestSparseLayer(t *testing.T) {
 			}
 		}
 	}
-	run := func(p *mla.Plan, sp *mla.Sparse) answer {
+	run := func(p *bound, sp *mla.Sparse) answer {
 		b := m.batch()
 		b.Sparse = sp
 		rows := m.tokens * w.cfg.Heads
@@ -400,7 +400,7 @@ func TestSparsePrefill(t *testing.T) {
 		}
 		a.Lengths[3] = -5 // sees nothing
 		lists[3] = nil
-		core, err := mla.NewCore(mla.CoreConfig{Heads: h, Width: width, V: v, Scale: -0.3}, mla.Limits{Tokens: s, Seqs: 1, Context: 1}, nil)
+		core, err := newCore(mla.CoreConfig{Heads: h, Width: width, V: v, Scale: -0.3}, mla.Limits{Tokens: s, Seqs: 1, Context: 1}, nil)
 		require.NoError(t, err)
 		out := rowsOf(kind, make([]float32, s*h*v))
 		require.NoError(t, core.SparsePrefill(context.Background(), out, rowsOf(kind, q), rowsOf(kind, kv), &a))
@@ -459,10 +459,10 @@ func TestSparseErrors(t *testing.T) {
 
 	for _, c := range []mla.CoreConfig{{}, {Heads: 1, Width: 4, V: 5, Scale: 1}, {Heads: 1, Width: 4, V: 0, Scale: 1}, {Heads: 1, Width: 4, V: 4},
 		{Heads: 1, Width: math.MaxInt, V: 4, Scale: 1}} {
-		_, err := mla.NewCore(c, mla.Limits{Tokens: 1, Seqs: 1, Context: 1}, nil)
+		_, err := newCore(c, mla.Limits{Tokens: 1, Seqs: 1, Context: 1}, nil)
 		require.ErrorIs(t, err, mla.ErrConfig, "%+v", c)
 	}
-	core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: 4, V: 2, Scale: 1}, mla.Limits{Tokens: 3, Seqs: 2, Context: 1}, nil)
+	core, err := newCore(mla.CoreConfig{Heads: 1, Width: 4, V: 2, Scale: 1}, mla.Limits{Tokens: 3, Seqs: 2, Context: 1}, nil)
 	require.NoError(t, err)
 	ctx, f := context.Background(), func(n int) mla.Rows { return mla.RowsF32(make([]float32, n)) }
 	require.ErrorContains(t, core.SparseDecode(ctx, f(2), f(4), &mla.SparseDecodeArgs{Seqs: 1, Tokens: 1}), "Cache is nil")
@@ -506,7 +506,7 @@ func TestIndicesReach(t *testing.T) {
 	require.NoError(t, s.Reserve(3))
 	require.NoError(t, s.WriteRows(0, 0, []float32{1, 2, 3, 4, 5, 6}))
 	require.NoError(t, s.Commit(3))
-	core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: 2, V: 1, Scale: 1}, mla.Limits{Tokens: 1, Seqs: 1, Context: 3}, nil)
+	core, err := newCore(mla.CoreConfig{Heads: 1, Width: 2, V: 1, Scale: 1}, mla.Limits{Tokens: 1, Seqs: 1, Context: 3}, nil)
 	require.NoError(t, err)
 	ctx, out, q := context.Background(), mla.RowsF32(make([]float32, 1)), mla.RowsF32([]float32{1, 1})
 

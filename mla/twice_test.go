@@ -55,7 +55,7 @@ func TestTwice(t *testing.T) {
 // TestTwiceInABlock is TestTwice of a block.
 func TestTwiceInABlock(t *testing.T) {
 	m := lightBlock([]int{3, 5}, []int{1, 0}).make(t)
-	p, err := m.block.Plan(mla.Limits{Tokens: 2, Seqs: 2, Context: 9}, nil)
+	p, err := bindBlock(m.block, mla.Limits{Tokens: 2, Seqs: 2, Context: 9}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	b := m.batch()

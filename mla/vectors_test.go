@@ -74,7 +74,7 @@ func TestAttentionVectors(t *testing.T) {
 		}
 		for _, workers := range []int{1, 3} {
 			pool := mla.NewPool(workers)
-			p, err := l.Plan(mla.Limits{Tokens: len(lse), Seqs: len(lse), Context: rShape[0]}, pool)
+			p, err := bind(l, mla.Limits{Tokens: len(lse), Seqs: len(lse), Context: rShape[0]}, pool)
 			require.NoError(t, err)
 			got := make([]float32, len(out))
 			require.NoError(t, p.Decode(context.Background(), mla.RowsF32(got), mla.RowsF32(q), b))
@@ -118,7 +118,7 @@ func TestPairVectors(t *testing.T) {
 		for _, format := range []kvpaged.Format{kvpaged.F32, kvpaged.BF16} {
 			for _, workers := range []int{1, 3} {
 				pool := mla.NewPool(workers)
-				core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: width, V: r, Scale: scale[0], Arithmetic: mla.BF16},
+				core, err := newCore(mla.CoreConfig{Heads: 1, Width: width, V: r, Scale: scale[0], Compute: mla.ComputeBF16},
 					mla.Limits{Tokens: n, Seqs: n, Context: keys}, pool)
 				require.NoError(t, err)
 				cache, err := kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: 64, Width: width, Format: format, Pages: 2000})

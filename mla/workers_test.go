@@ -58,19 +58,19 @@ func TestWorkersWithOddSizes(t *testing.T) {
 	w.weight = weightKind{fp8.ElemE4M3, 16, 20}
 	worlds["quantised activations"] = w
 	for name, w := range worlds {
-		for _, arithmetic := range arithmetics {
+		for _, arithmetic := range computes {
 			for _, form := range bothForms {
 				t.Run(fmt.Sprintf("%s/%v/%v", name, form, arithmetic), func(t *testing.T) {
 					w := w
-					w.cfg.Arithmetic = arithmetic
+					w.cfg.Compute = arithmetic
 					m := w.make(t)
 					want := m.forward(t, m.plan(t, m.limits(), nil), form)
-					if w.cfg.ActQuant == mla.ActNone && arithmetic == mla.F32 {
+					if w.cfg.ActQuant == mla.ActNone && arithmetic == mla.ComputeF32 {
 						m.check(t, want)
 					}
 					for _, workers := range []int{2, 7} {
 						pool := mla.NewPool(workers)
-						p, err := m.layer_.Plan(m.limits(), pool)
+						p, err := bind(m.layer_, m.limits(), pool)
 						require.NoError(t, err)
 						for parity := range 2 {
 							pool.SetHook(late(parity))

@@ -19,14 +19,14 @@ func TestZeroValues(t *testing.T) {
 	forTests := map[string]struct{}{"Poison": {}}
 	types := []kerneltest.Zero{
 		{Value: new(mla.Block), Sentinel: mla.ErrClosed},
-		{Value: new(mla.BlockPlan), Sentinel: mla.ErrClosed, Except: forTests},
-		{Value: new(mla.Core), Sentinel: mla.ErrClosed, Except: forTests},
+		{Value: new(mla.Core), Sentinel: mla.ErrClosed},
 		{Value: new(mla.Layer), Sentinel: mla.ErrClosed},
-		{Value: new(mla.Plan), Sentinel: mla.ErrClosed, Except: forTests},
+		{Value: new(mla.Workspace), Sentinel: mla.ErrClosed, Except: forTests},
 	}
 	with := kerneltest.TypesWithErrors(t, ".")
 	require.True(t, with["GraphArgs"])
 	delete(with, "GraphArgs") // TestZeroGraphArgs: nothing makes them but the caller
+	delete(with, "SeqError")  // is one, which says what it was given
 	for _, z := range types {
 		name := reflect.TypeOf(z.Value).Elem().Name()
 		require.True(t, with[name], name)
@@ -38,7 +38,7 @@ func TestZeroValues(t *testing.T) {
 	kerneltest.ZeroValues(t, kerneltest.Zero{Value: new(mla.Scales), Except: map[string]struct{}{"Float32": {}}})
 	for _, v := range []any{
 		new(mla.Config), new(mla.Weights), new(mla.BlockWeights), new(mla.Mask), new(mla.MaskKind), new(mla.Form),
-		new(mla.Arithmetic), new(mla.ScaleDtype), new(mla.Fingerprint),
+		new(mla.Compute), new(mla.ScaleDtype), new(mla.Fingerprint),
 	} {
 		kerneltest.ZeroValues(t, kerneltest.Zero{Value: v})
 	}
@@ -66,13 +66,9 @@ func TestClosedValues(t *testing.T) {
 	layer := small().make(t)
 	pool := mla.NewPool(2)
 	lim := mla.Limits{Tokens: 2, Seqs: 1, Context: 5}
-	blockPlan, err := m.block.Plan(lim, pool)
+	ws, err := mla.NewWorkspace(lim, pool, m.block, layer.layer_)
 	require.NoError(t, err)
-	plan, err := layer.layer_.Plan(lim, pool)
-	require.NoError(t, err)
-	core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: 2, V: 1, Scale: 1}, lim, pool)
-	require.NoError(t, err)
-	closers := []interface{ Close() error }{blockPlan, plan, core, m.block, layer.layer_, pool, new(mla.GraphArgs)}
+	closers := []interface{ Close() error }{ws, m.block, layer.layer_, pool, new(mla.GraphArgs)}
 	for _, c := range closers {
 		require.NoError(t, c.Close())
 	}
@@ -96,7 +92,7 @@ func TestZeroArguments(t *testing.T) {
 		spoil(&a.b)
 		require.ErrorIs(t, p.Forward(a.ctx, a.out, a.q, a.kv, a.b), mla.ErrShape, name)
 	}
-	core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: 2, V: 1, Scale: 1}, mla.Limits{Tokens: 1, Seqs: 1, Context: 1}, nil)
+	core, err := newCore(mla.CoreConfig{Heads: 1, Width: 2, V: 1, Scale: 1}, mla.Limits{Tokens: 1, Seqs: 1, Context: 1}, nil)
 	require.NoError(t, err)
 	defer core.Close()
 	none := mla.Rows{}
@@ -105,7 +101,7 @@ func TestZeroArguments(t *testing.T) {
 	require.NoError(t, core.Prefill(nil, none, none, none, none, nil), "nothing is asked for")
 	require.NoError(t, core.SparsePrefill(nil, none, none, none, new(mla.SparsePrefillArgs)), "nothing is asked for")
 
-	_, err = mla.NewCore(mla.CoreConfig{}, mla.Limits{}, nil)
+	_, err = newCore(mla.CoreConfig{}, mla.Limits{}, nil)
 	require.ErrorIs(t, err, mla.ErrConfig)
 	_, err = mla.New(mla.Config{}, mla.Weights{})
 	require.ErrorIs(t, err, mla.ErrConfig)

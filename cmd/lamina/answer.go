@@ -19,7 +19,7 @@ type answer struct {
 	lseTol      tolerance
 	maxLogitTol tolerance
 
-	arithmetic mla.Arithmetic
+	arithmetic mla.Compute
 }
 
 // answer reads expect.output of one shape, and expect.lse and expect.max_logits of another.

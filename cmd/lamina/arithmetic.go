@@ -47,9 +47,9 @@ var (
 )
 
 // in makes the answer one of the arithmetic; the tolerances of a file are for F32.
-func (a *answer) in(arithmetic mla.Arithmetic, flash tolerance, more allowance) {
+func (a *answer) in(arithmetic mla.Compute, flash tolerance, more allowance) {
 	a.arithmetic = arithmetic
-	if arithmetic == mla.F32 {
+	if arithmetic == mla.ComputeF32 {
 		return
 	}
 	size := largest(a.output)

@@ -59,7 +59,7 @@ func TestToleranceBF16(t *testing.T) {
 			tol:    tolerances{out: tolerance{1e-9, 1e-9, 1e-9}, f32: &tolerance{1e-9, 1e-9, 1e-9}},
 			lseTol: tolerance{abs: 1e-9}, maxLogitTol: tolerance{abs: 1e-9},
 		}
-		a.in(mla.BF16, flashDense, more)
+		a.in(mla.ComputeBF16, flashDense, more)
 		o, err := a.judge(checkpoint.F32, func(to mla.Rows, l, m []float32) error {
 			to.Narrow(0, out)
 			copy(l, ends)
@@ -67,7 +67,7 @@ func TestToleranceBF16(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err)
-		assert.Equal(t, mla.BF16, o.arithmetic)
+		assert.Equal(t, mla.ComputeBF16, o.arithmetic)
 		return strings.Join(o.faults, "; ")
 	}
 	for _, more := range []allowance{asPublished, roundedInputs, withProducts} {

@@ -117,7 +117,7 @@ func benchOptions(f *flags, args []string) (o bench.Options, asJSON bool, err er
 	f.Func("arithmetic", "f32, bf16 or both: rows in the second have names that end in arithmetic=bf16 and the number of threads,\nand a share of the f32 limit that may be above 100% (default f32)", func(s string) error {
 		o.Arithmetic = nil
 		for _, name := range strings.Split(s, ",") {
-			a, err := mla.ParseArithmetic(name)
+			a, err := mla.ParseCompute(name)
 			if err != nil {
 				return err
 			}
@@ -350,7 +350,7 @@ func shapeWidth(rows []bench.Spec) int {
 	width := 36
 	for _, s := range rows {
 		n := len("2048 of 16384, batch 8, kv  ") + len(s.KV.String())
-		if s.Arithmetic != mla.F32 {
+		if s.Arithmetic != mla.ComputeF32 {
 			n += len(", ") + len(s.Arithmetic.String())
 		}
 		width = max(width, n)
@@ -388,7 +388,7 @@ func (t *benchTable) Row(r bench.Row) {
 	case r.Tokens > r.Batch:
 		shape = fmt.Sprintf("%d tokens, kv %s", r.Tokens, r.KV)
 	}
-	if r.Arithmetic == mla.BF16.String() {
+	if r.Arithmetic == mla.ComputeBF16.String() {
 		shape += ", " + r.Arithmetic
 	}
 	share := ""
@@ -411,7 +411,7 @@ func (t *benchTable) mark(r bench.Row) string {
 	case r.Doubtful:
 		t.doubtful = true
 		return "?"
-	case r.Arithmetic == mla.BF16.String() && r.Share > 1:
+	case r.Arithmetic == mla.ComputeBF16.String() && r.Share > 1:
 		t.pairwise = true
 		return "+"
 	}

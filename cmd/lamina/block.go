@@ -165,7 +165,7 @@ func (c *blockCase) open(m *checkpoint.Model, p *player) (*mla.Block, error) {
 	if s := c.scale; s != nil && math.Abs(float64(*s-cfg.Core.Scale)) > 1e-6*math.Abs(float64(cfg.Core.Scale)) {
 		return nil, fmt.Errorf("metadata scale is %v, wanted the %v of %s", *s, cfg.Core.Scale, c.dir)
 	}
-	cfg.Core.Mask, cfg.Core.Arithmetic = c.mask, p.arithmetic
+	cfg.Core.Mask, cfg.Core.Compute = c.mask, p.arithmetic
 	bar := newBar(p.stderr, "packing "+c.module)
 	weights.Progress = bar.progress
 	block, err := mla.NewBlock(cfg, weights)
@@ -181,7 +181,7 @@ type stepper struct {
 	*blockCase
 	ctx   context.Context
 	block *mla.Block
-	plan  *mla.BlockPlan
+	ws    *mla.Workspace
 	freqs []float32
 	form  mla.Form
 	store *kvpaged.Cache
@@ -190,7 +190,7 @@ type stepper struct {
 	out   outcome
 }
 
-// open makes the plan, the cache and its sequences.
+// open makes the workspace, the cache and its sequences.
 func (s *stepper) open(p *player) error {
 	longest := 1
 	for _, n := range s.steps {
@@ -216,13 +216,14 @@ func (s *stepper) open(p *player) error {
 		}
 		s.all = append(s.all, seq)
 	}
-	s.plan, err = s.block.Plan(mla.Limits{Tokens: max(s.seqs*longest, 1), Seqs: max(s.seqs, 1), Context: max(s.tokens, 1)}, p.pool)
+	lim := mla.Limits{Tokens: max(s.seqs*longest, 1), Seqs: max(s.seqs, 1), Context: max(s.tokens, 1)}
+	s.ws, err = mla.NewWorkspace(lim, p.pool, s.block)
 	return err
 }
 
 func (s *stepper) close() {
-	if s.plan != nil {
-		s.plan.Close()
+	if s.ws != nil {
+		s.ws.Close()
 	}
 	for _, seq := range s.all {
 		seq.Free()
@@ -247,7 +248,7 @@ func (s *stepper) step(n int) error {
 	hidden.rows().Narrow(0, states) // exact: they come from there
 	out := make([]float32, len(states))
 	start := time.Now()
-	if err := s.plan.Forward(s.ctx, mla.RowsF32(out), hidden.rows(), b); err != nil {
+	if err := s.block.Forward(s.ctx, s.ws, mla.RowsF32(out), hidden.rows(), b); err != nil {
 		return err
 	}
 	s.out.seconds += time.Since(start).Seconds()

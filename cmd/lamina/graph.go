@@ -336,18 +336,19 @@ func (g *graphCase) run(ctx context.Context, pool *mla.Pool, o options) (outcome
 		return outcome{}, fmt.Errorf("the layer of metadata heads, nope, rope, v, latent and act_block_* and of tensor kv_b_proj.weight: %w", err)
 	}
 	defer layer.Close()
-	plan, err := layer.Plan(mla.Limits{Tokens: max(g.tokens, 1), Seqs: max(len(seqs), 1), Context: max(g.pages.longest(), 1)}, pool)
+	lim := mla.Limits{Tokens: max(g.tokens, 1), Seqs: max(len(seqs), 1), Context: max(g.pages.longest(), 1)}
+	ws, err := mla.NewWorkspace(lim, pool, layer)
 	if err != nil {
 		return outcome{}, fmt.Errorf("%d tokens of tensor q, %d sequences and up to %d keys of tensor cache.lengths: %w",
 			g.tokens, len(seqs), g.pages.longest(), err)
 	}
-	defer plan.Close()
+	defer ws.Close()
 
 	batch := mla.Batch{Cache: cache, Layer: g.layer, Seqs: seqs, Offsets: g.offsets, Freqs: g.freqs,
 		Forms: g.forms(o.form), Sink: g.sink, Sparse: g.sparse}
 	out, err := g.want.judge(g.dtype, func(rows mla.Rows, lse, maxLogits []float32) error {
 		batch.LSE, batch.MaxLogit = lse, maxLogits
-		return g.forward(ctx, plan, rows, batch)
+		return g.forward(ctx, layer, ws, rows, batch)
 	})
 	if err != nil {
 		return outcome{}, err
@@ -356,9 +357,9 @@ func (g *graphCase) run(ctx context.Context, pool *mla.Pool, o options) (outcome
 	return out, g.compareRows(&out, batch)
 }
 
-// forward is plan.Forward, with faults that lie in the page table or the lists named so.
-func (g *graphCase) forward(ctx context.Context, plan *mla.Plan, out mla.Rows, b mla.Batch) error {
-	err := plan.Forward(ctx, out, g.q, g.kv, b)
+// forward is layer.Forward, with faults that lie in the page table or the lists named so.
+func (g *graphCase) forward(ctx context.Context, layer *mla.Layer, ws *mla.Workspace, out mla.Rows, b mla.Batch) error {
+	err := layer.Forward(ctx, ws, out, g.q, g.kv, b)
 	switch {
 	case errors.Is(err, mla.ErrUnmapped) || errors.Is(err, kvpaged.ErrShared):
 		return fmt.Errorf("tensor cache.lookup %v: %w", g.pages.shape(), err)

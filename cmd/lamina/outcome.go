@@ -11,7 +11,7 @@ import (
 // outcome is what a case gave.
 type outcome struct {
 	form       string // that ran: decode, prefill, mixed, or nothing
-	arithmetic mla.Arithmetic
+	arithmetic mla.Compute
 	seconds    float64
 	output     values
 	lse        []float32 // nil if the file has none to compare with

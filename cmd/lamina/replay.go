@@ -34,7 +34,7 @@ type options struct {
 	json, hash    bool
 	threads, page int
 	form          string // empty: the file's own
-	arithmetic    mla.Arithmetic
+	arithmetic    mla.Compute
 }
 
 // maxThreads and maxPage bound what a flag can make the program allocate.
@@ -78,7 +78,7 @@ func parseReplay(fs *flags, args []string) (o options, paths []string, err error
 	fs.IntVar(&o.page, "page", 0, "`tokens` of a page of the first cache, which is laid out anew; a second one (extra.blocks) stays\nas it is; 0: as the file has them")
 	fs.StringVar(&o.form, "form", "", "force a `form` on dense layer calls: auto, decode or prefill (default: as the file says);\nnot on index lists and act_quant = dynamic, whose answers are of one form")
 	fs.Func("arithmetic", "`f32` or bf16, of attention and products (default f32); for bf16 the tolerances of the file give way to\nthose that FlashMLA publishes, by the size of the output and wider where more is rounded than there (docs/arithmetic.md)", func(s string) (err error) {
-		o.arithmetic, err = mla.ParseArithmetic(s)
+		o.arithmetic, err = mla.ParseCompute(s)
 		return err
 	})
 	for {
@@ -219,7 +219,7 @@ func (p *player) runCase(ctx context.Context, path string, r *reader) (outcome, 
 		if err != nil {
 			return outcome{}, err
 		}
-		g.cfg.Arithmetic = p.arithmetic
+		g.cfg.Compute = p.arithmetic
 		more := withProducts
 		if g.dynamic() {
 			more = withCodes
@@ -237,7 +237,7 @@ func (p *player) runCase(ctx context.Context, path string, r *reader) (outcome, 
 		if err != nil {
 			return outcome{}, err
 		}
-		c.core.Arithmetic = p.arithmetic
+		c.core.Compute = p.arithmetic
 		flash := flashSparseDecode
 		if op == "sparse_prefill" {
 			flash = flashSparsePrefill

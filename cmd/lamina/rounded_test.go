@@ -83,7 +83,7 @@ func openAttention(t testing.TB, path string) *attention {
 	case "graph":
 		g, err := readGraph(r)
 		require.NoError(t, err)
-		g.cfg.Arithmetic = mla.BF16
+		g.cfg.Compute = mla.ComputeBF16
 		a := &attention{want: &g.want, dtype: &g.dtype, flash: flashDense, more: withProducts, heads: g.cfg.Heads, v: g.cfg.V, each: 1}
 		if g.dynamic() {
 			a.more = withCodes
@@ -94,7 +94,7 @@ func openAttention(t testing.TB, path string) *attention {
 	case "sparse_decode", "sparse_prefill":
 		c, err := readSparseCase(r, op)
 		require.NoError(t, err)
-		c.core.Arithmetic = mla.BF16
+		c.core.Compute = mla.ComputeBF16
 		a := &attention{want: &c.want, dtype: &c.dtype, flash: flashSparseDecode, more: c.allowance(), heads: c.core.Heads, v: c.core.V, each: c.each}
 		if op == "sparse_prefill" {
 			a.flash, a.each = flashSparsePrefill, 1
@@ -155,7 +155,7 @@ func TestRoundedOperands(t *testing.T) {
 			}
 
 			w.output, w.lse, w.maxLogits = a.answers(a.truth(t, toBF16))
-			w.in(mla.BF16, a.flash, asPublished)
+			w.in(mla.ComputeBF16, a.flash, asPublished)
 			w.lseTol.abs = roundedSum
 			if a.more == withProducts || a.more == withCodes {
 				// A float32 sum near the middle of two values of bf16 may be rounded to the other one.
@@ -333,11 +333,12 @@ func (g *graphCase) stored(t testing.TB, layer *mla.Layer, r rounding) [][]float
 		require.NoError(t, err)
 		defer func() { require.NoError(t, g.sparse.Extra.Cache.Close()) }()
 	}
-	plan, err := layer.Plan(mla.Limits{Tokens: max(g.tokens, 1), Seqs: max(len(seqs), 1), Context: max(g.pages.longest(), 1)}, nil)
+	lim := mla.Limits{Tokens: max(g.tokens, 1), Seqs: max(len(seqs), 1), Context: max(g.pages.longest(), 1)}
+	ws, err := mla.NewWorkspace(lim, nil, layer)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, plan.Close()) }()
+	defer func() { require.NoError(t, ws.Close()) }()
 	out := make([]float32, g.tokens*g.cfg.Heads*g.cfg.V)
-	require.NoError(t, plan.Forward(context.Background(), mla.RowsF32(out), g.q, g.kv, mla.Batch{Cache: cache, Layer: g.layer,
+	require.NoError(t, layer.Forward(context.Background(), ws, mla.RowsF32(out), g.q, g.kv, mla.Batch{Cache: cache, Layer: g.layer,
 		Seqs: seqs, Offsets: g.offsets, Freqs: g.freqs, Sink: g.sink, Sparse: g.sparse}))
 	for b, s := range seqs {
 		require.NoError(t, s.Commit(g.newTokens(b)))
@@ -430,10 +431,11 @@ func (x *exactLayer) absorbed(t testing.TB, token, pos, h int, rows [][]float64)
 // codes that it gets hang on its last bits.
 func (x *exactLayer) latent(t testing.TB, q []float64, rows [][]float64, want oracle.Row) []float64 {
 	c := x.cfg
-	core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: len(q), V: c.Latent, Scale: c.Scale, Arithmetic: mla.BF16},
-		mla.Limits{Tokens: 1, Seqs: 1, Context: 1}, nil)
+	core, err := mla.NewCore(mla.CoreConfig{Heads: 1, Width: len(q), V: c.Latent, Scale: c.Scale, Compute: mla.ComputeBF16})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, core.Close()) }()
+	ws, err := mla.NewWorkspace(mla.Limits{Tokens: 1, Seqs: 1, Context: max(len(rows), 1)}, nil, core)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, ws.Close()) }()
 	out, all := make([]float32, c.Latent), make([]int32, len(rows))
 	for i := range all {
 		all[i] = int32(i)
@@ -446,7 +448,7 @@ func (x *exactLayer) latent(t testing.TB, q []float64, rows [][]float64, want or
 		return mla.RowsF32(y)
 	}
 	args := &mla.SparsePrefillArgs{Indices: all, Stride: len(all)}
-	require.NoError(t, core.SparsePrefill(context.Background(), mla.RowsF32(out), narrow(q), narrow(slices.Concat(rows...)), args))
+	require.NoError(t, core.SparsePrefill(context.Background(), ws, mla.RowsF32(out), narrow(q), narrow(slices.Concat(rows...)), args))
 	tol := tolerance{abs: flashDense.abs * want.Largest() / flashLargest, rel: flashDense.rel}
 	for i, y := range out {
 		require.InDelta(t, want.Out[i], y, tol.of(want.Out[i]))
@@ -504,7 +506,7 @@ func TestJudgementBites(t *testing.T) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			a := openAttention(t, path)
 			w := a.want
-			w.in(mla.BF16, a.flash, a.more)
+			w.in(mla.ComputeBF16, a.flash, a.more)
 			*a.dtype = checkpoint.F32
 			o, err := a.run()
 			require.NoError(t, err)
@@ -565,8 +567,8 @@ func TestMaskedKeyBites(t *testing.T) {
 		r.text("name")
 		c, err := readSparseCase(r, r.text("op"))
 		require.NoError(t, err)
-		c.core.Arithmetic, c.dtype = mla.BF16, checkpoint.F32
-		c.want.in(mla.BF16, flashSparseDecode, c.allowance())
+		c.core.Compute, c.dtype = mla.ComputeBF16, checkpoint.F32
+		c.want.in(mla.ComputeBF16, flashSparseDecode, c.allowance())
 		c.indices = slices.Clone(c.indices)
 		at := slices.IndexFunc(c.indices, func(i int32) bool { return i > 0 })
 		c.indices[at] = c.indices[slices.IndexFunc(c.indices, func(i int32) bool { return i >= 0 && i != c.indices[at] })]
@@ -587,8 +589,8 @@ func altered(t *testing.T, name string, change func(*graphCase)) []string {
 	r.text("op")
 	g, err := readGraph(r)
 	require.NoError(t, err)
-	g.cfg.Arithmetic, g.dtype = mla.BF16, checkpoint.F32
-	g.want.in(mla.BF16, flashDense, withProducts)
+	g.cfg.Compute, g.dtype = mla.ComputeBF16, checkpoint.F32
+	g.want.in(mla.ComputeBF16, flashDense, withProducts)
 	g.wantRows = nil
 	change(g)
 	o, err := g.run(context.Background(), nil, options{})

@@ -106,14 +106,22 @@ func (c *sparseCase) width() dim { return dim{"d_qk", c.core.Width} }
 
 // run runs the case and compares. An error means that the library refused it.
 func (c *sparseCase) run(ctx context.Context, pool *mla.Pool, o options) (outcome, error) {
-	core, err := mla.NewCore(c.core, mla.Limits{Tokens: max(c.seqs*c.each, 1), Seqs: max(c.seqs, 1), Context: 1}, pool)
+	core, err := mla.NewCore(c.core)
+	var ws *mla.Workspace
+	if err == nil {
+		longest := max(c.stride, 1) // of a list
+		if c.extra != nil {
+			longest = max(longest, c.extra.stride)
+		}
+		ws, err = mla.NewWorkspace(mla.Limits{Tokens: max(c.seqs*c.each, 1), Seqs: max(c.seqs, 1), Context: longest}, pool, core)
+	}
 	if err != nil {
 		return outcome{}, fmt.Errorf("tensor q %v: %w", c.shape, err)
 	}
-	defer core.Close()
+	defer ws.Close()
 	if c.kv != nil {
 		return c.want.judge(c.dtype, func(out mla.Rows, lse, maxLogits []float32) error {
-			return core.SparsePrefill(ctx, out, c.q, *c.kv, &mla.SparsePrefillArgs{
+			return core.SparsePrefill(ctx, ws, out, c.q, *c.kv, &mla.SparsePrefillArgs{
 				Indices: c.indices, Stride: c.stride, Lengths: c.lengths, Sink: c.sink, LSE: lse, MaxLogit: maxLogits,
 			})
 		})
@@ -135,7 +143,7 @@ func (c *sparseCase) run(ctx context.Context, pool *mla.Pool, o options) (outcom
 	}
 	return c.want.judge(c.dtype, func(out mla.Rows, lse, maxLogits []float32) error {
 		args.LSE, args.MaxLogit = lse, maxLogits
-		err := core.SparseDecode(ctx, out, c.q, &args)
+		err := core.SparseDecode(ctx, ws, out, c.q, &args)
 		if errors.Is(err, mla.ErrShape) {
 			err = fmt.Errorf("tensor indices [%d, %d, %d]%s: %w", c.seqs, c.each, c.stride, c.extra.named(), err)
 		}

@@ -3,8 +3,8 @@
 //
 //	go run ./examples/layer DIR
 //
-//	DIR ── checkpoint.OpenModel ──> Model ── Block(0) ──> Block ── Plan ──> BlockPlan
-//	                                   └── Config.Rope.Table ──> freqs          │
-//	    kvpaged.Cache ── NewSeq ──> Seq ── Reserve ────────────────> Forward(out, hidden)
+//	DIR ── checkpoint.OpenModel ──> Model ── Block(0) ──> Block ── NewWorkspace ──> ws
+//	                                   └── Config.Rope.Table ──> freqs         │
+//	    kvpaged.Cache ── NewSeq ──> Seq ── Reserve ──────> Block.Forward(ws, out, hidden)
 //	                                 └── Commit <───────────────────────────────┘
 package main

@@ -30,7 +30,7 @@ func run(dir string, w io.Writer) {
 	cache := must(kvpaged.New(kvpaged.Config{Layers: 1, PageTokens: 16, Width: width, Format: kvpaged.BF16, Pages: 1}))
 	freqs := must(model.Config.Rope.Table(tokens)) // cosines and sines of every position
 	pool := mla.NewPool(0)                         // one worker per CPU
-	plan := must(block.Plan(mla.Limits{Tokens: prompt, Seqs: 1, Context: tokens}, pool))
+	ws := must(mla.NewWorkspace(mla.Limits{Tokens: prompt, Seqs: 1, Context: tokens}, pool, block))
 	seq := must(cache.NewSeq())
 	for n := prompt; seq.Len() < tokens; n = 1 {
 		hidden, out := make([]float32, n*e), make([]float32, n*e) // [n, hidden]
@@ -38,13 +38,13 @@ func run(dir string, w io.Writer) {
 			hidden[i] = float32(math.Sin(0.7 * float64(seq.Len()*e+i))) // what a model would give
 		}
 		check(seq.Reserve(n)) // all or nothing
-		check(plan.Forward(context.Background(), mla.RowsF32(out), mla.RowsF32(hidden), mla.Batch{
+		check(block.Forward(context.Background(), ws, mla.RowsF32(out), mla.RowsF32(hidden), mla.Batch{
 			Cache: cache, Seqs: []*kvpaged.Seq{seq}, Offsets: []uint32{0, uint32(n)}, Freqs: mla.RowsF32(freqs),
 		}))
 		check(seq.Commit(n)) // visible from now on
 		fmt.Fprintf(w, "%2d new of %2d tokens, %v: %.4f\n", n, seq.Len(), block.Form(n, seq.Len()), out[(n-1)*e:][:min(e, 4)])
 	}
-	check(errors.Join(plan.Close(), pool.Close(), cache.Close(), block.Close(), model.Close()))
+	check(errors.Join(ws.Close(), pool.Close(), cache.Close(), block.Close(), model.Close()))
 }
 
 func must[T any](x T, err error) T {

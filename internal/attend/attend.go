@@ -184,6 +184,7 @@ func (w *Workers) partition(s *worker, c *Call, b *block, list, p int, sums comp
 		u.From, u.To, u.End = max(u.From, b.lo), min(u.To, b.hi), b.hi
 	}
 	s.Attend(u)
+	u.Keys = nil
 	return u.Invalid
 }
 

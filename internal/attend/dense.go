@@ -135,6 +135,8 @@ func (z *denseStage) Do(worker, item int) error {
 	d.whole(s, &d.call, b, b.lo, b.hi)
 	s.unit.Prefetch.End()
 	s.unit.Prefetch, s.unit.Ahead = nil, nil
+	s.next.Reset()
+	s.ahead = compute.Ahead{}
 	b.tree.root()
 	s.end(&d.call, b, 0, at.rows, b.tree.home)
 	return nil

@@ -249,6 +249,7 @@ func (w *bf16Worker) interleave() {
 	simd.InterleaveBF16(w.p, w.ldp, w.v, w.ldv, w.places, w.u.Cols)
 }
 
+func (w *bf16Worker) forget()         { w.x, w.v, w.p, w.strip = nil, nil, nil, nil }
 func (w *bf16Worker) stripwise() bool { return w.p == nil }
 func (w *bf16Worker) takes() bool     { return true }
 

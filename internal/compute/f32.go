@@ -109,6 +109,7 @@ func (w *f32Worker) gather(l *List, from, to int) {
 	w.x, w.ldx, w.v, w.ldv = w.keys, ld, w.keys, ld
 }
 
+func (w *f32Worker) forget()         { w.x, w.v = nil, nil }
 func (w *f32Worker) interleave()     {}
 func (w *f32Worker) stripwise() bool { return false }
 func (w *f32Worker) takes() bool     { return false }

@@ -37,6 +37,8 @@ type tiled struct {
 // steps are what a compute does with a tile. Places and rows count from the tile's and the unit's
 // first.
 type steps interface {
+	// forget lets go of the tile, which may lie in a cache or in the caller's memory.
+	forget()
 	// load makes the places [k0, k1) of the unit's keys the tile, and sets places.
 	load(k0, k1 int)
 	// interleave readies the values of all columns at once, before rows that see different places,
@@ -113,7 +115,9 @@ func (t *tiled) Attend(u *Unit) {
 		t.attend()
 		t.prefetch.rest()
 	}
-	t.u, t.prefetch = nil, nil
+	t.u, t.prefetch, t.positions, t.masked = nil, nil, nil, nil
+	t.own.Reset()
+	t.steps.forget()
 }
 
 // choosePrefetch makes prefetch what is used after the tile that ends at place k1.

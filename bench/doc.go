@@ -1,6 +1,6 @@
 // Package bench times the work of an attention layer next to what the machine
 // could do in the same minute, and looks at every answer before it believes the
-// time.
+// time. It is outside the promise of compatibility: rows and fields follow what is measured.
 //
 //	Options ── Specs ──> Spec, one row of the table
 //	                       │ Lab.Open: weights, cache, workspace (seeded, made here)

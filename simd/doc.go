@@ -1,5 +1,6 @@
-// Package simd is the door to the kernels: it picks the instruction set once, when the program starts, and has one
-// function for each kernel. It speaks raw lanes of f32 and codes, and knows no head and no page.
+// Package simd is the kernels: it picks the instruction set once, when the program starts, and has one function for each
+// kernel. It speaks raw lanes of f32 and codes, and knows no head and no page. It is public for those who read and
+// measure it, and outside the promise of compatibility: kernels come, go and change with what is above them.
 //
 //	     fp8, kvpaged, mla
 //	             |
